@@ -39,8 +39,8 @@ static tg_status run(tg_ctx *ctx, tg_attention_job *job, tg_fused kernel) {
     return TG_OK;
 }
 
-/* Returns how much memory forward_block and few_block take from scratch. Rows of q are converted in the buffer of the
- * keys. */
+/* Returns how many elements forward_block or few_block, whichever needs more, takes from scratch. Rows of q are
+ * converted in the buffer of the keys. */
 static int64_t scratch_of(const tg_attention_job *job) {
     int64_t rows = job->pad_k + job->pad_v, tiles = job->a->mask.data ? 3 : 2;
     int64_t many = TG_QUERIES * rows + tiles * TG_KEYS * TG_QUERIES + TG_KEYS * rows;

@@ -8,7 +8,8 @@
 #include "kernels/attention_mask.h"
 #include "kernels/cpu/fused.h"
 
-/* In a block of up to TG_FEW_QUERIES queries, lanes are keys (few_queries.h). */
+/* In forward, the lanes of a block of up to TG_FEW_QUERIES queries are keys if there is no mask or dropout
+ * (few_queries.h). */
 enum { TG_KEYS = 64, TG_QUERIES = 64, TG_LANES = 16, TG_FEW_QUERIES = 4 };
 
 /* Returns n rounded up to a multiple of TG_LANES. */
@@ -24,7 +25,7 @@ typedef struct tg_attention_job {
     int64_t blocks;              /* number of query blocks per head */
     int64_t chunks;              /* number of parts of a group's query blocks; each has its own sums for gk and gv */
     int64_t units, ranges;       /* the units of work are divided into ranges, each with one slice of scratch */
-    void *scratch, *gk, *gv;     /* gk, gv: [chunks, batch * groups * sk, pad]; NULL: summed in the gradient itself */
+    void *scratch, *gk, *gv;     /* gk, gv: [chunks, batch * groups * sk, pad]; NULL: no partial sums */
     int64_t slice;               /* number of elements of scratch for each range */
     tg_mask_rules rules;
     bool summed[4];              /* dims along which the mask's gradient is summed, because the mask was broadcast */

@@ -3,9 +3,9 @@
  * element by element:
  *     gv = (P K)' gout,  gs = P (K (gout v') - D) scale slope,  gq = gs k,  gk = gs' q.
  * slope is 1, or the derivative 1 - (score / softcap)^2 of a bounded score. The mask's gradient is gs without scale and
- * slope. The sink's gradient is the sum of -P D over all queries, with the sink's own P. Each of these two gradients
- * has a pass of its own, so that one thread computes each sum over batches and heads, in a fixed order. The pass for
- * the mask computes the scores again. */
+ * slope. The sink's gradient is the sum of -P D over all queries of all batch entries, with the sink's own P. Each of
+ * these two gradients has a pass of its own, so that one thread computes each sum over batch entries and heads, in a
+ * fixed order. The pass for the mask computes the scores again. */
 #include "kernels/cpu/scores.h"
 
 /* The operands and memory of a unit of work: its sums for the gk and gv of one group, and its tiles. */

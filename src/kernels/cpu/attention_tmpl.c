@@ -42,7 +42,8 @@ static void add_sink(const tg_attention_job *job, const queries *q, running *s, 
     }
 }
 
-/* Divides the results by their sums and stores them. A query that sees no key gets zeros. */
+/* Divides the results by their sums and stores them, and stores top and mass if they are wanted. A query that sees no
+ * key gets zeros. */
 static void finish(const tg_attention_job *job, const queries *q, const running *s, real *o) {
     matrix out = matrix_of(&job->a->out, q->b, q->h);
     for (int64_t i = 0; i < q->n; i++) {

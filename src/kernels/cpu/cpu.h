@@ -1,7 +1,7 @@
 /* What all kernels of the CPU share: instruction-set levels and the naming of templates.
  *
- * Files named *_tmpl.c are templates. src/kernels/cpu/meson.build compiles them once per instruction set and compute
- * type, with TG_ISA (such as portable, avx2, avx512) and TG_T (such as f32, f64) defined. TG_K(name) gives each copy
+ * Files named *_tmpl.c are templates. The build compiles them once per instruction set and compute type (rank_sums: per
+ * dtype), with TG_ISA (such as portable, avx2, avx512) and TG_T (such as f32, f64) defined. TG_K(name) gives each copy
  * its own symbol. Each copy of a template defines functions, or one const table of function pointers. The drivers are
  * ordinary .c files: they prepare a call, and select a copy of the template by tg_cpu_level. */
 #ifndef TG_CPU_H

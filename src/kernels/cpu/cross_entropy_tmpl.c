@@ -34,10 +34,10 @@ static real sum_logits(const tg_rows *x, int64_t r, real ref) {
     return sum;
 }
 
-/* Returns the loss of row r. z holds the greatest logit of the row, and the sum of the exponentials relative to it
- * (lse.h). If the logits are a shard of the vocabulary, returns the shard's part of the loss (tg_cross_entropy_args).
- * In that part, logits are measured from z.ref, the greatest logit of this shard. The part lacks the logarithm of the
- * sum of exponentials: the caller adds it when it has the sums of all shards. */
+/* Returns the loss of row r; 0 if the row does not contribute. z holds the greatest logit of the row, and the sum of
+ * the exponentials relative to it (lse.h). If the logits are a shard of the vocabulary, returns the shard's part of the
+ * loss (tg_cross_entropy_args). In that part, logits are measured from z.ref. The part lacks the logarithm of the sum
+ * of exponentials: the caller adds it when it has the sums of all shards. */
 static real row_loss(const tg_cross_entropy_job *job, int64_t r, lse z) {
     int64_t t;
     real s = (real)job->smoothing, from = job->shard ? 0 : (real)log(z.sum), loss = 0;

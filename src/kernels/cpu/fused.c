@@ -117,7 +117,7 @@ static tg_cross_entropy_job cross_entropy_job(const tg_cross_entropy_args *a) {
         .shard = a->classes != 0,
         .add = a->add,
     };
-    if (!a->logits.numel) { /* a shard without columns may have no data, like an absent array */
+    if (!a->logits.numel) { /* the rows of a shard without columns count even if it has no data */
         job.logits.count = a->logits.shape[0];
         job.logits.n = 0;
     }
@@ -172,7 +172,7 @@ tg_status tg_cpu_prepare(tg_ctx *ctx, const tg_prepare_args *a) {
     return TG_OK;
 }
 
-/* Makes the step of one parameter, unless the step is skipped. */
+/* Makes the step of one parameter, unless the step is skipped or no rank has used the parameter. */
 static void step_one(tg_ctx *ctx, const tg_adamw_args *a) {
     if (a->step[TG_SCALAR_SKIP] != 0 || (a->used && *a->used == 0))
         return;

@@ -2,8 +2,9 @@
  * This header declares first the functions in the device table, and then what their drivers pass to the templates
  * (cpu.h).
  *
- * Every kernel is a tg_range_fn over units of work. How the work is divided into units depends on shapes and strides
- * alone. Arithmetic is in the template's compute type: float for float32, bfloat16 and float16, double for float64. */
+ * Every kernel is a tg_range_fn over units of work; those of attention are called with ranges of units instead
+ * (attention.h). How the work is divided into units depends on shapes and strides alone. Arithmetic is in the
+ * template's compute type: float for float32, bfloat16 and float16, double for float64. */
 #ifndef TG_FUSED_H
 #define TG_FUSED_H
 

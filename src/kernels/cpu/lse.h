@@ -6,8 +6,8 @@
 
 #include "kernels/cpu/tile.h"
 
-/* The sum of exp over a row is sum * exp(ref), where ref is the row's maximum. For a row of -inf, ref and sum are 0, so
- * that -inf - -inf does not occur. */
+/* The sum of exp over a row is sum * exp(ref), where ref is the row's maximum. For a row of -inf, or without elements,
+ * ref and sum are 0, so that -inf - -inf does not occur. */
 typedef struct lse {
     real ref, sum;
 } lse;

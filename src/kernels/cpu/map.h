@@ -27,8 +27,8 @@ typedef struct tg_map_operand {
     bool column_major; /* the columns of a tile are contiguous in memory, as in a transposed array */
 } tg_map_operand;
 
-/* How a map is divided into tiles. Dims are ordered by the output's strides and merged. The columns of a tile lie along
- * the last dim, its rows along the one before it. */
+/* How a map is divided into tiles. Dims are ordered by the output's strides and merged. Then the dim along which the
+ * rows of a tile lie is exchanged with the last but one. The columns of a tile lie along the last dim. */
 typedef struct tg_map_plan {
     tg_map_row_fn row;
     double p, q;

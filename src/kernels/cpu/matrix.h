@@ -54,7 +54,7 @@ static inline block block_rows(const matrix *x, int64_t i, int64_t n, real *buf)
     return (block){buf, ld};
 }
 
-/* Prefetches rows [i, i + n) of x. */
+/* Prefetches rows [i, i + n) of x if they are contiguous. */
 static inline void fetch_rows(const matrix *x, int64_t i, int64_t n) {
     enum { LINE = 64 };
     for (int64_t r = i; r < i + n && x->cs == 1; r++)

@@ -6,9 +6,9 @@
 #include "kernels/cpu/required.h"
 #include "kernels/elements.h"
 
-/* PARALLEL_FROM is the least number of input elements for which several threads are used. PART is the largest
- * number of input elements of a tile (reduce.h). UNIT is the number of input elements that a unit of parallel work has,
- * if its tiles are smaller. */
+/* PARALLEL_FROM is the least number of input elements for which several threads are used. PART is the greatest number
+ * of input elements of a tile (reduce.h) of the first pass, except in argmax and argmin, which have one pass. UNIT is
+ * about the number of input elements that a unit of parallel work has, if its tiles are smaller. */
 enum { PARALLEL_FROM = 65536, PART = 65536, UNIT = 16384 };
 
 TG_CPU_COPIES(tg_reduce_kernels, reduce_kernels, f32)
@@ -74,8 +74,8 @@ static void divide_dims(tg_reduce_plan *m, const tg_array *out, const tg_array *
 }
 
 /* Returns whether to reduce along columns. This is so if there are enough neighboring outputs, and if the input
- * elements of two neighboring outputs are closer together in memory than two successive input elements of one
- * output. */
+ * elements of two neighboring outputs are closer together in memory than two successive input elements of one output.
+ * It is also so if no dim is reduced, unless there is only one element. */
 static bool by_columns(const tg_reduce_plan *m) {
     const tg_reduce_dims *k = &m->kept, *r = &m->reduced;
     if (k->n == 0 || r->n == 0) return k->n > 0;

@@ -163,8 +163,8 @@ static int64_t locate(const tg_reduce_dims *d, int64_t i, int64_t *out) {
     return in;
 }
 
-/* Returns the reduced elements from i on, at most TG_REDUCE_RUN and not beyond `end`: in place if they are contiguous,
- * otherwise converted into buf. *n receives their number. */
+/* Returns the reduced elements from i on, at most TG_REDUCE_RUN and not beyond `end`: in place if they are contiguous
+ * and of type T, otherwise copied into buf. *n receives their number. */
 static const T *next_run(const tg_reduce_plan *m, const char *base, int64_t i, int64_t end, T *buf, int64_t *n) {
     const tg_reduce_dims *d = &m->reduced;
     int64_t inner = d->n ? d->shape[d->n - 1] : 1, stride = d->n ? d->in[d->n - 1] : 1, unused, have = 0;

@@ -1,5 +1,5 @@
-/* The functions of the CPU's required slots and of its optional slots scan, sort and put; and macros with which their
- * drivers find the copies of a template (cpu.h). */
+/* The functions of the CPU's required slots that compute, and of its optional slots scan, sort and put; and macros with
+ * which their drivers find the copies of a template (cpu.h). */
 #ifndef TG_CPU_REQUIRED_H
 #define TG_CPU_REQUIRED_H
 

@@ -1,5 +1,5 @@
-/* An array viewed as rows. A row is the last dim, or a single element. The leading dims are merged where their strides
- * allow it. */
+/* An array viewed as rows. A row is the last dim, a single element, or the whole of a contiguous array. The leading
+ * dims are merged where their strides allow it. */
 #ifndef TG_ROWS_H
 #define TG_ROWS_H
 

@@ -37,7 +37,8 @@ static void find_blocks(tg_scan_job *job) {
     job->bands = (job->adjacent + TG_SCAN_BAND - 1) / TG_SCAN_BAND;
 }
 
-/* Returns whether adjacent rows are closer together in memory than adjacent elements of a row. */
+/* Returns whether adjacent rows of y are closer together in memory than adjacent elements of a row, and those of x at
+ * least not farther apart. */
 static bool rows_are_closer(const tg_scan_job *job) {
     return job->adjacent > 1 && distance(job->y_row) < distance(job->y.stride) &&
            distance(job->x_row) <= distance(job->x.stride);

@@ -99,8 +99,9 @@ static void sift(pair *heap, int64_t n, int64_t at, pair v) {
     heap[at] = v;
 }
 
-/* Stores in p[0] to p[k - 1], sorted, the k of the n pairs that come first in sorted order. Keeps the first k of the
- * pairs seen so far in a heap, with the last of them on top, and empties the heap at the end. */
+/* Stores in p[0] to p[k - 1], sorted, the k of the n pairs that come first in sorted order. Goes through the pairs, and
+ * keeps in a heap those k of them that so far come first in sorted order, with the last of these on top. At the end
+ * empties the heap. */
 static void select_first(pair *p, int64_t n, int64_t k) {
     for (int64_t i = k / 2 - 1; i >= 0; i--) sift(p, k, i, p[i]);
     for (int64_t i = k; i < n; i++)

@@ -26,8 +26,8 @@
 
 typedef SPAN_CAT(SPAN_TYPE_, TG_T) T;
 
-/* Conversions from T to the other dtypes. To an integer, floats saturate and integers wrap. To a 16-bit float, floats
- * and integers are rounded once. */
+/* Conversions from T to the other dtypes. To an integer, floats saturate and integers wrap. To a 16-bit or 8-bit float,
+ * floats and integers are rounded once. */
 #define SPAN_TO_BF16_f32    tg_f32_to_bf16
 #define SPAN_TO_BF16_f64    tg_f64_to_bf16
 #define SPAN_TO_BF16_i64(x) tg_f64_to_bf16(tg_i64_odd(x))

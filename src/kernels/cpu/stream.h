@@ -25,7 +25,7 @@ static inline bool tg_streams(const void *data, int64_t bytes, int64_t piece) {
     return bytes >= TG_STREAM_FROM && (uintptr_t)data % TG_STREAM_LINE == 0 && piece % TG_STREAM_LINE == 0;
 }
 
-/* Copies whole cache lines. dst must be aligned to a line. */
+/* Copies whole cache lines, with non-temporal stores if the instruction set has AVX. dst must be aligned to a line. */
 static inline void tg_stream(void *restrict dst, const void *restrict src, int64_t bytes) {
 #if defined(__AVX512F__)
     for (int64_t i = 0; i < bytes; i += 64)

@@ -110,7 +110,7 @@ static void copy_run(const take_plan *t, int64_t a, int64_t b, int64_t n) {
     }
 }
 
-/* Adds n elements of a run, at most BUFFER, of array a from offset `a` on to the values in `sum`. */
+/* Adds to the n values in `sum`, at most BUFFER, the elements of a run of array a from offset `a` on. */
 static void add_values(const take_plan *t, int64_t a, int64_t n, void *sum) {
     double src[BUFFER];
     char *from = element(&t->a, a);
@@ -184,8 +184,9 @@ static int64_t chosen_by(take_plan *t, const run_group *g, int64_t m) {
     return -1;
 }
 
-/* Makes a list of the group's runs for each index: first[i] is 1 + the number in the group of the first run with index
- * i, or 0 if there is none, and next[m] is the same for the run after run m. All of `first` must be 0. */
+/* Makes a list of the group's runs for each index. first[i] is 1 + the number in the group of the first run with index
+ * i, or 0 if there is none. next[m] is the same for the first run after run m that has the index of run m. All of
+ * `first` must be 0. */
 static void link_runs(take_plan *t, const run_group *g, int64_t *first, int64_t *next) {
     for (int64_t m = t->a.shape[t->dim] - 1; m >= 0; m--) {
         int64_t i = chosen_by(t, g, m);

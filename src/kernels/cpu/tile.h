@@ -143,7 +143,7 @@ static inline void row_set(const tg_rows *x, int64_t r, real v) {
 }
 
 /* The attributes and result type of functions that reduce a tile to one number. They are not inlined: if they were, gcc
- * 12 would compile a scalar loop for tiles that are in place. Their sums run in LANES explicit lanes, which are four
+ * 12 would compile a scalar loop for tiles that are in place. Most of them sum in LANES explicit lanes, which are four
  * vectors, so that no addition waits for the one before. */
 #define TILE_REDUCTION static __attribute__((noinline, unused)) real
 

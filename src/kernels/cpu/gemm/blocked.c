@@ -5,17 +5,18 @@
  * (near_bytes), and a few panels of B stay in the first two cache levels. All threads together pack a chunk of A: some
  * of its rows, over some blocks of K. Then every thread computes a share of the chunk's tiles, and packs the part of B
  * that it needs. If K has several blocks, partial sums are kept in a buffer from block to block, so that C is accessed
- * only once. A batch of small products is divided by product instead: one thread computes each product.
+ * only once. A batch of many products, or of small ones, is divided by product instead: one thread computes each
+ * product.
  *
  * gemm.h explains panels, tiles and units. */
 #include "base/runtime.h"
 #include "kernels/cpu/gemm/gemm.h"
 
 enum {
-    PANEL_BYTES = 3072,      /* bytes of one row of A or column of B in a block of K */
-    GROUP_BYTES = 320 << 10, /* bytes of the packed B panels of a thread */
-    CHUNK_BYTES = 3 << 20,   /* bytes of a packed chunk of A */
-    SUMS_BYTES = 8 << 20,    /* bytes of the partial sums of a chunk */
+    PANEL_BYTES = 3072,      /* greatest number of bytes of one row of A or column of B in a block of K */
+    GROUP_BYTES = 320 << 10, /* the same of the packed B panels of a thread */
+    CHUNK_BYTES = 3 << 20,   /* the same of a packed chunk of A */
+    SUMS_BYTES = 8 << 20,    /* the same of the partial sums of a chunk */
     SMALL = 1 << 15,         /* number of multiplications below which no other thread is started */
 };
 

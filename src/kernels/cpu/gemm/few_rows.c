@@ -42,7 +42,7 @@ static void compute_columns(void *arg, int64_t begin, int64_t end) {
 }
 
 /* Chooses the kernels. If they use a copy of A, x_bytes is its size for a product. A step of axpy is a multiple of 64
- * columns, and so short that a product of 256 columns or more has about four steps, or more. */
+ * columns, and so short that a product of 256 columns or more has at least three steps. */
 static rows rows_of(const tg_gemm_kernels *kn, const tg_gemm *g, bool bias_by_row) {
     enum { STEP = TG_GEMM_PAIR_STEP };
     bool along_k = g->b.rs == 1; /* B is contiguous along k */

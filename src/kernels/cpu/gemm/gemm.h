@@ -73,7 +73,8 @@ typedef struct tg_gemm_kernels {
 } tg_gemm_kernels;
 
 /* TG_GEMM_ROWS is the number of rows up to which few_rows.c is used; with more, packing B is worth its cost.
- * TG_GEMM_STRIP is the greatest number of columns of one call of axpy. */
+ * TG_GEMM_STRIP is the greatest number of columns of one call of axpy. TG_GEMM_PAIR_STEP is the number of elements of k
+ * that gather_pairs copies together. */
 enum { TG_GEMM_ROWS = 12, TG_GEMM_STRIP = 512, TG_GEMM_PAIR_STEP = 32 };
 
 extern const tg_gemm_kernels tg_gemm_kernels_f32_portable, tg_gemm_kernels_f64_portable;

@@ -110,7 +110,8 @@ TG_INLINE void add_unit(const real *a, const real *b) {
     _tile_dpbf16ps(AMX_SUM_11, AMX_A_1, AMX_B_1);
 }
 
-/* Slot `tile`. Releases the registers at the end, so that switches between threads need not save their state. */
+/* Member `tile` of the table of kernels. Releases the registers at the end, so that switches between threads need not
+ * save their state. */
 static void tile_of_units(void *sum, const void *a, const void *b, int64_t units, int64_t cols, bool add) {
     (void)cols;
     TILES_READ(a);

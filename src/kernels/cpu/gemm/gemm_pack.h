@@ -4,8 +4,8 @@
 
 #include "kernels/cpu/gemm/gemm_vec.h"
 
-/* PAIR is the number of elements of a unit along k. A unit fills a lane: one element of the compute type, or, with
- * TG_PAIRS, two bf16 numbers that are adjacent along k. */
+/* In this file a unit fills a lane: one element of the compute type, or, with TG_PAIRS, two bf16 numbers that are
+ * adjacent along k. The units of AMX (gemm_amx.h) are larger. PAIR is the number of elements of a unit along k. */
 #ifdef TG_PAIRS
 enum { PAIR = 2 };
 #else

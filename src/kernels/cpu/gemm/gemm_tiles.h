@@ -73,7 +73,7 @@ static void tile_columns(const tg_gemm_item *t, const uint32_t *x, const uint16_
         for (int64_t j = 0; j < n; j++) sum[r * DOT_COLS + j * length + i] = s[j * m + r];
 }
 
-/* Computes n runs from column j on. The registers are set for n columns. */
+/* Computes n runs of `length` columns each, from column j on. The registers are set for n columns. */
 static void tile_runs(const tg_gemm_item *t, const void *x, int64_t j, int64_t n, int64_t length) {
     real sum[TG_GEMM_ROWS * DOT_COLS] = {0}; /* zeros, because finish reads whole vectors */
     const uint16_t *b = (const uint16_t *)t->b.data + j * t->b.cs;

@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/lanes.h"
 
-/* The size of a tile. A tile has MR rows of NV vectors. Its sums, NV vectors of B and one of A fill the registers. NEAR
+/* The size of a tile. A tile has MR rows of NV vectors. Its sums, NV vectors of B and one of A fit the registers. NEAR
  * is near_bytes of tg_gemm_kernels: half of the second-level cache where that was measured to be faster than one panel
  * of A at a time, else 0. */
 #if defined(__AVX512F__)
