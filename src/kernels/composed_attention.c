@@ -43,7 +43,7 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
         elements += (double)parts[i].m * (double)parts[i].n;
         if (elements > 0x1p56) /* the number of bytes could overflow */
             return tg_ctx_fail(ctx, TG_ERR_MEMORY,
-                               "attention: this device has no attention slot, and without one all scores of a head are "
+                               "attention: this device has no slot for it, and without one all scores of a head are "
                                "in memory; no memory can hold those of %lld queries and %lld keys",
                                (long long)sq, (long long)sk);
         bytes += arena_bytes(parts[i].m * parts[i].n, parts[i].dtype);
@@ -59,7 +59,7 @@ static tg_status head_open(tg_ctx *ctx, const tg_attention_args *a, head *h) {
     h->rules = tg_mask_rules_of(a);
     if (h->rules.more && !tg_ctx_ops(ctx)->host)
         return tg_ctx_fail(ctx, TG_ERR_UNSUPPORTED,
-                           "attention: this device has no attention slot; in that case windows, lengths and packing "
+                           "attention: this device has no slot for it; in that case windows, lengths and packing "
                            "need device memory that the host can access");
     return TG_OK;
 }
