@@ -130,6 +130,11 @@ START_TEST(integers_wrap_around) {
     const int64_t far = INT64_C(1) << 61; /* 4 steps of it are not an int64, but the last element is */
     ck_whole(tg_arange(t, TG_I64, (double)-far, 4 * (double)far, (double)far),
              ((const int64_t[]){-far, 0, far, 2 * far, 3 * far}));
+    /* Numbers near the ends of the 64-bit integers, which float64 does not have. */
+    ck_whole(tg_arange(t, TG_I64, -0x1p63, -0x1p63 + 2048, 512),
+             ((const int64_t[]){INT64_MIN, INT64_MIN + 512, INT64_MIN + 1024, INT64_MIN + 1536}));
+    ck_whole(tg_arange(t, TG_U64, 0x1p63, 0x1p63 + 4096, 1024),
+             ((const int64_t[]){INT64_MIN, INT64_MIN + 1024, INT64_MIN + 2048, INT64_MIN + 3072}));
     end();
 }
 END_TEST

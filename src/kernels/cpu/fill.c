@@ -5,6 +5,7 @@
 #include "base/dtype.h"
 #include "kernels/cpu/map.h"
 #include "kernels/cpu/required.h"
+#include "kernels/elements.h"
 #include "kernels/scalar.h"
 
 /* PARALLEL_FROM is the least number of elements for which several threads are used. UNIT and BUFFER are the numbers of
@@ -27,7 +28,7 @@ typedef struct iota_job {
     const tg_map_kernels *kernels;
     tg_array out;
     double start, step;
-    bool exact; /* start, step and the dtype are integers, so the values are computed in int64, and wrap */
+    bool exact; /* start and step are integers of 64 bits, the dtype is not a float: computes in int64, which wraps */
 } iota_job;
 
 /* Writes elements [i, i + n) to buf: as int64 if job->exact, otherwise as double. */
@@ -63,9 +64,10 @@ static void iota_units(void *arg, int64_t begin, int64_t end) {
 }
 
 tg_status tg_cpu_iota(tg_ctx *ctx, tg_array out, double start, double step) {
-    bool exact = !tg_is_float(out.dtype) && start == floor(start) && step == floor(step) && fabs(start) < 0x1p62 &&
-                 fabs(step) < 0x1p62;
+    bool exact = !tg_is_float(out.dtype) && start == floor(start) && step == floor(step) && start >= -0x1p63 &&
+                 start < 0x1p64 && fabs(step) < 0x1p63;
     iota_job job = {tg_map_kernels_of(ctx, exact ? TG_I64 : TG_F64), out, start, step, exact};
+    if (exact) job.start = tg_u64_param(start);
     int64_t units = (out.numel + UNIT - 1) / UNIT;
     if (out.numel >= PARALLEL_FROM)
         tg_parallel_run(ctx, units, iota_units, &job);

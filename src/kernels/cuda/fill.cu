@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(FILL_THREADS) fill_each(Walk<1> walk, char *da
     put_one(data, size, at, bits);
 }
 
-/* Writes start + i step. If `exact` is true, start, step and the dtype are integers, and the values are computed in
- * int64, and wrap. */
+/* Writes start + i step. If `exact` is true, start and step are integers of 64 bits and the dtype is not a float. The
+ * values are then computed in int64, and wrap. */
 __global__ void __launch_bounds__(FILL_THREADS) count_up(Walk<1> walk, char *data, int dtype, int64_t n, double start,
                                                          double step, bool exact) {
     int64_t i = (int64_t)blockIdx.x * FILL_THREADS + threadIdx.x, at;
@@ -110,8 +110,9 @@ extern "C" tg_status tg_cuda_fill(tg_ctx *ctx, tg_array out, double value) {
 extern "C" tg_status tg_cuda_iota(tg_ctx *ctx, tg_array out, double start, double step) {
     using namespace tg;
     if (out.numel == 0) return TG_OK;
-    bool exact = !is_real(out.dtype) && start == floor(start) && step == floor(step) && fabs(start) < 0x1p62 &&
-                 fabs(step) < 0x1p62;
+    bool exact = !is_real(out.dtype) && start == floor(start) && step == floor(step) && start >= -0x1p63 &&
+                 start < 0x1p64 && fabs(step) < 0x1p63;
+    if (exact) start = tg_u64_param(start);
     const tg_array *a[1] = {&out};
     Dims<1> m = dims_of(a);
     merge_dims(m);
