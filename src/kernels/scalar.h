@@ -4,9 +4,9 @@
  * parameters p, q, all of type T. A new formula is a new row; its number is TG_FN_name. The names of derivatives end in
  * _d, or in _da and _db for the first and the second argument that has a gradient. Most derivatives take the gradient
  * of the output first, and then what forward saved: the input x, or the output y if that is enough. A note after a row
- * may list the row's inputs in order by what they are: g is the gradient of the output, x the input, y the output, a
- * and b the two arguments of forward, c a condition, u a uniform draw, v a second moment. Or the note names the formula
- * that serves as the row's derivative ("_d: mul").
+ * may list the row's inputs in order by what they are: g is the gradient of the output, x the input, y the output or a
+ * second input, a and b the two arguments of forward, c, mask and skip conditions, u a uniform draw, v a second moment.
+ * Or the note names the formula that serves as the row's derivative ("_d: mul").
  *
  * A file that needs only the numbers just includes this header. A C file that expands the rows first defines T (float,
  * double, int64_t) and TG_M(f), which names the elementary function f for T. If T is an integer, the file also defines

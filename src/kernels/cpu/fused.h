@@ -59,7 +59,8 @@ typedef enum tg_fused {
 /* Runs the copy of a kernel for the context's level and this compute type over [0, units). */
 void tg_fused_run(tg_ctx *ctx, tg_fused kernel, bool f64, int64_t units, void *job);
 
-/* Returns how many of `count` rows of n elements make a unit that is large enough to be worth starting a thread. */
+/* Returns how many of `count` rows of n elements make a unit that is large enough to be worth starting a thread, and so
+ * large that there are at most 4096 units. */
 int64_t tg_rows_per_unit(int64_t count, int64_t n);
 /* Returns the number of units of `count` rows. */
 static inline int64_t tg_units(int64_t count, int64_t per_unit) {

@@ -109,8 +109,8 @@ static bool gapless(const tg_map_plan *m, const tg_map_operand *x, tg_dtype comp
            (m->rows == 1 || (m->cols == m->shape[last] && x->stride[last - 1] == m->cols));
 }
 
-/* Chooses for each operand how its tiles are read, and divides the tiles into units of parallel work. If all operands
- * are used in place, tiles become longer. */
+/* Chooses for each operand how its tiles are accessed, and divides the tiles into units of parallel work. If all
+ * operands are used in place and a tile is one row, tiles become longer. */
 static void choose_access(tg_map_plan *m, tg_dtype compute) {
     int last = m->ndim - 1;
     bool all = true;

@@ -7,7 +7,7 @@
 
 /* Sets element i of every dst to src[0][i] op src[1][i] op ..., in that order, for i in [0, n). An average is the sum
  * divided by n_src, and needs floats. 16-bit floats are summed in float32 and rounded once. Integers wrap. A sum of
- * bools is true if any of them is. In maxima and minima NaN wins over any number. A dst may be one of the sources. */
+ * bools is their OR. In maxima and minima NaN wins over any number. A dst may be one of the sources. */
 typedef void (*tg_ranks_fn)(tg_reduce_op op, const void *const *src, int n_src, void *const *dst, int n_dst, int64_t n);
 /* Returns the function for this instruction-set level and dtype. */
 tg_ranks_fn tg_ranks_kernel(tg_cpu_level_t level, tg_dtype dtype);
