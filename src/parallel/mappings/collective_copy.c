@@ -1,6 +1,6 @@
-/* Collectives on arrays. If the parts of the ranks do not lie one after the other in memory, the data is copied to or
- * from a staging buffer. The functions take a call only because it owns the staging buffers and has the call site; they
- * do not read its op or its params. */
+/* Collectives of mappings, and copies of one rank's part. If the parts of the ranks do not lie one after the other in
+ * memory, a collective copies the data to or from a staging buffer. The functions take a call only because it owns the
+ * staging buffers and has the call site; they do not read its op or its params. */
 #include "ops/common/nn_op.h"
 #include "parallel/mappings/mapping.h"
 #include "placement/placing.h"

@@ -110,8 +110,8 @@ const tg_op tg_op_all_reduce_max = {
     TG_MAPPING("all_reduce_max", "largest over the group"), .collective = true, .infer = all_reduce_max_infer,
     .forward = all_reduce_max_forward, TG_MAPPING_C, TG_SAMPLES(all_reduce_max_samples)};
 
-/* Returns the maximum of the ranks' x, element by element, the same on every rank. It has no derivative: x must not
- * need a gradient. */
+/* Returns the maximum of the ranks' x, element by element, the same on every rank. It has no derivative: if gradients
+ * are recorded, x must not need one. */
 tg_tensor *tg_all_reduce_max(tg_tape *t, tg_tensor *x, tg_comm *c) {
     return TG_MAP(t, tg_op_all_reduce_max, x, .comm = c);
 }

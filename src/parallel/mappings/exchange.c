@@ -1,5 +1,5 @@
-/* Exchanges, in which every rank sends a part to every rank: AllToAll, reshard and shift. mapping.h explains the
- * letters of placements, as in Va -> Vb. */
+/* Exchanges: in AllToAll and reshard every rank sends a part of x to every rank, and in shift the whole x to the next
+ * rank. mapping.h explains the letters of placements, as in Va -> Vb. */
 #include "parallel/mappings/mapping_samples.h"
 
 #include <tapegrad/derivatives.h>
@@ -204,7 +204,7 @@ tg_tensor *tg_reshard(tg_tape *t, tg_tensor *x, int cat, int split, tg_comm *c) 
 
 /* ---- all_to_all_sp2hp and hp2sp: from rows to columns and back ---- */
 
-/* Returns x as [rows, H]: joins all dims but the last. */
+/* Returns x as [rows, H]: joins all dims but the last. A scalar becomes [1, 1]. */
 static tg_tensor *as_rows(tg_tape *t, tg_tensor *x) {
     if (!tg_is_alive(x) || x->ndim == 2) return x;
     return tg_reshape(t, x, TG_SHAPE(-1, x->ndim ? x->shape[x->ndim - 1] : 1));

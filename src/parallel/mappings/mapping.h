@@ -96,7 +96,8 @@ tg_status tg_mapping_place_part(tg_call *c);     /* g in the place of this rank'
 
 /* ---- Recording (mapping_infer.c) ---- */
 
-/* Records a mapping of x. If the communicator has one rank, returns x itself. */
+/* Records a mapping of x. If the communicator has one rank, returns x itself, and checks only t, x and the
+ * communicator. */
 tg_tensor *tg_mapping_record(tg_tape *t, const tg_op *op, const tg_mapping_params *p, tg_tensor *x, const void *site);
 #define TG_MAP(t, op, x, ...) \
     tg_mapping_record(t, &(op), &(const tg_mapping_params){__VA_ARGS__}, x, TG_SITE)
@@ -104,10 +105,10 @@ tg_tensor *tg_mapping_record(tg_tape *t, const tg_op *op, const tg_mapping_param
 tg_status tg_mapping_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin, const tg_op *op,
                          const tg_mapping_params *p);
 
-/* Ops that the vjp of another op records. */
+/* Ops that functions of other ops record, most of them the vjp. */
 extern const tg_op tg_op_copy_to_tp, tg_op_reduce_from_tp, tg_op_scatter_to, tg_op_shard, tg_op_unshard,
-    tg_op_gather_from, tg_op_all_gather, tg_op_reduce_scatter, tg_op_as_shard, tg_op_as_opaque, tg_op_as_partial,
-    tg_op_as_local, tg_op_i_to_p, tg_op_r_to_i, tg_op_broadcast, tg_op_on_root;
+    tg_op_gather_from, tg_op_all_gather, tg_op_reduce_scatter, tg_op_as_partial, tg_op_as_local, tg_op_i_to_p,
+    tg_op_r_to_i, tg_op_broadcast, tg_op_on_root;
 
 /* The arguments of mappings: TG_MAPPING_C has only c, and TG_MAPPING_D has d and c. */
 extern const tg_field tg_mapping_fields[2];

@@ -18,7 +18,7 @@
     TG_M_SAMPLE(2, "expanded", params_, TG_S_AS(TG_SAMPLE_EXPANDED, 3, 4)),                                           \
     TG_M_SAMPLE(2, "scalar", params_, TG_S_SCALAR), TG_M_SAMPLE(3, "nothing", params_, TG_S(0, 4)),                   \
     TG_M_REFUSED("no communicator", params_, TG_ERR_ARGUMENT, TG_S(2, 3))
-/* For a mapping that cuts dim 1, which has size 12. */
+/* For mappings that cut x along dim 1, or take x for a part along dim 1. This dim of x has size 12. */
 #define TG_M_SAMPLES_CUT(params_)                                                                                    \
     TG_M_SAMPLE(2, "two ranks", params_, TG_S(5, 12)), TG_M_SAMPLE(3, "three ranks", params_, TG_S(2, 12)),           \
     TG_M_SAMPLE(4, "transposed", params_, TG_S_AS(TG_SAMPLE_TRANSPOSED, 3, 12)),                                      \

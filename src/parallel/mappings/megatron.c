@@ -36,7 +36,7 @@ tg_status tg_split_last_dim(tg_tape *t, tg_tensor *x, int n, bool contiguous, tg
 
 /* ---- Parts of a flattened tensor ---- */
 
-/* Returns the sizes of the n parts of a tensor of numel elements. Returns NULL if they are equal, and after an
+/* Returns the sizes of the n parts of a tensor of numel elements. Returns NULL if they are equal, or after recording an
  * error. */
 static const int64_t *flat_parts(tg_tape *t, int64_t numel, int n) {
     int64_t each = numel / n + 1;
@@ -97,7 +97,7 @@ tg_status tg_vocab_range(tg_ctx *ctx, int64_t vocab, int rank, int n, int64_t *f
 /* ---- Attributes of a parameter, derived from its placements ---- */
 
 /* Returns the placement of x on the axis of tensor parallelism that shards it, and sets *axis: tp, or etp for an
- * expert. Returns NULL if neither axis shards x. */
+ * expert. Returns NULL if neither axis shards x, or x is not alive. */
 static const tg_placement *shard_of(const tg_tensor *x, tg_axis *axis) {
     const tg_placements *p = tg_is_alive(x) ? tg_place_of(x) : NULL;
     for (int i = 0; p && i < 2; i++) {
