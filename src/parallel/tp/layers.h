@@ -11,8 +11,8 @@ enum { TG_MOST_CHUNKS = 16 }; /* the largest number of messages that carry a ran
 
 /* Symmetric memory that the row layers of a module share (symmetric_layers.c). */
 typedef struct tg_symmetric_pool tg_symmetric_pool;
-/* Returns the memory, of this many bytes or more; NULL after recording the error. Collective if it must grow. It has 0
- * bytes if the transport has no symmetric memory. */
+/* Returns the memory, which has this many bytes or more, or 0 bytes if the transport has no symmetric memory. Returns
+ * NULL after recording an error. Collective if the memory is not made yet, or must grow. */
 tg_symmetric *tg_symmetric_of_size(tg_symmetric_pool *s, size_t bytes);
 void tg_symmetric_drop(tg_symmetric_pool *s); /* called for each layer that ends its use; s may be NULL */
 
@@ -41,13 +41,15 @@ typedef struct tg_parallel_linear {
     tg_comm *comm;
     int64_t in, out;             /* sizes of the whole layer */
     int64_t local_in, local_out; /* sizes of this rank's weight */
-    bool sp; /* sequence parallelism: x of a column layer, y of a row layer, or both are a shard of rows */
+    /* Sequence parallelism: x of a column layer, the output of a row layer, and both of a duplicated layer are a shard
+     * of rows. */
+    bool sp;
     /* The layer belongs to an expert, and etp or ep has several ranks: the token dispatch, outside of the layer,
      * gathers x and reduces y over these ranks. */
     bool expert_comm;
     tg_wgrads *deferred; /* list of the layer's deferred weight gradients; NULL: they are not deferred */
-    /* How a row layer sums over ranks while no gradients are recorded, and its symmetric memory. NULL: it sums as while
-     * gradients are recorded. */
+    /* How a row layer sums over ranks where no gradient is recorded, and its symmetric memory. If `symmetric` is NULL,
+     * it sums there as where a gradient is recorded. */
     tg_symmetric_ar symmetric_kind;
     tg_symmetric_pool *symmetric;
 } tg_parallel_linear;
@@ -68,10 +70,11 @@ tg_placement tg_linear_norm_place(const tg_parallel_linear *s);
 bool tg_is_parallel_linear(const tg_module *m); /* whether m is a linear layer over shards */
 
 /* Creates a tg_nn_vocab_embedding whose table has `rows` rows, over all ranks. Rows from `vocab` on are padding: they
- * are zero, and an id of such a row fails like an id outside the table. */
+ * are zero. If the axis has several ranks, an id of such a row fails like an id outside the table; with one rank it is
+ * accepted. */
 tg_module *tg_nn_padded_embedding(const tg_parallel *p, int64_t vocab, int64_t rows, int64_t hidden, double std,
                                   const tg_vocab_embedding_opts *opts);
-/* Records tg_vocab_parallel_embedding, but accepts only ids of the first `rows` rows of the global table. */
+/* Records tg_vocab_parallel_embedding, but accepts only ids of the first `rows` rows of the global table; 0: of all. */
 tg_tensor *tg_padded_embedding(tg_tape *t, tg_tensor *table, tg_tensor *ids, tg_comm *c, int64_t rows);
 
 /* Creates a tg_nn_linear whose weight gradients wait in a list for tg_wgrads_run. */

@@ -128,7 +128,7 @@ const tg_op tg_op_LinearWithGradAccumulationAndAsyncCommunication = {
     TG_SAMPLES(samples),
 };
 
-/* Reads and checks the options. who: the public function. frozen: that is tg_linear_with_frozen_weight. */
+/* Reads and checks the options. who: the public function. frozen: whether it is tg_linear_with_frozen_weight. */
 static tg_status options(tg_tape *t, tg_tensor *const xw[2], const tg_linear_grad_opts *given, bool frozen,
                          const char *who, tg_linear_grad_opts *o) {
     TG_TRY(tg_tape_check_with(t, xw, 2, who));

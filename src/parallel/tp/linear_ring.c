@@ -1,6 +1,6 @@
-/* Rings of chunks; see linear_ring.h. In step k of a gather a rank has the rows of the rank k places before it, which
- * it passes on. In step k of a sum it computes its addend for the rank k + 1 places before it, adds the sum of the
- * ranks that come earlier, and passes that on, so that the last step gives its own rows. */
+/* Rings of chunks; see linear_ring.h. In step k of a gather a rank has the rows of the rank k places before it, and
+ * passes them on, except in the last step. In step k of a sum it computes its addend for the rank k + 1 places before
+ * it, adds the sum of the ranks that come earlier, and passes that on, so that the last step gives its own rows. */
 #include "parallel/tp/linear_ring.h"
 
 /* Starts sending src to the next rank, and receiving dst from the rank before. Both have the elements of one chunk. */

@@ -8,7 +8,7 @@
 
 #include <tapegrad/megatron.h>
 
-/* x [s, .., in/n] and w [out, in/n] are this rank's columns of all rows; y [s/n, .., out] has this rank's rows. */
+/* x [s, .., in/n] and w [out, in/n] have all rows, and this rank's columns; y [s/n, .., out] has this rank's rows. */
 
 /* ---- infer ---- */
 
@@ -93,7 +93,8 @@ static tg_status scatter_forward(tg_call *c) {
 
 /* ---- backward ---- */
 
-/* Computes the gradient of x for a chunk of rows of the gradient of y, and keeps these rows for the gradient of w. */
+/* Gets a chunk of the rows of gy. Copies them to w->all, for the gradient of w, and computes the gradient of these rows
+ * of x in w->out. Each of the two tensors may be NULL; its step is then left out. */
 static tg_status use_gy(const tg_ring_work *w, tg_tensor *rows, int64_t first) {
     if (w->all) {
         tg_tensor *to = tg_ring_rows(w, w->all, first, rows->shape[0]);

@@ -1,5 +1,5 @@
-/* The column layer with a norm in front (Megatron-Core's TELayerNormColumnParallelLinear), and the two modules of which
- * it is one (tg_norm_linear_split). */
+/* The column layer with a norm in front (Megatron-Core's TELayerNormColumnParallelLinear), and the split of this layer
+ * into two modules (tg_norm_linear_split). */
 #include "base/host_memory.h"
 #include "base/text.h"
 #include "kernels/scalar.h"
@@ -82,7 +82,7 @@ static tg_status copy_param(tg_tensor *to, tg_tensor *from) {
     return from->numel ? from->ctx->run.ops->apply(from->ctx, TG_FN_id, tg_array_of(to), &x, 1, none, false) : TG_OK;
 }
 
-/* Adds to m the parameter `name`, a copy of the parameter `source` of `fused`, if it has that. */
+/* If `fused` has the parameter `source`, adds a copy of it to m, as the parameter `name`. */
 static void add_copy(tg_module *m, const char *name, tg_module *fused, const char *source, tg_placement at) {
     const tg_parallel_linear *s = tg_parallel_linear_of(fused);
     tg_tensor *from = tg_module_own(fused, source);

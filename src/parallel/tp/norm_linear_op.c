@@ -1,6 +1,6 @@
-/* The op norm_linear: a norm over the last dim, and then the linear layer of linear_grad.c. It keeps x and two numbers
- * a row, and computes the norm again in backward, as Transformer Engine's LayerNormLinear can: the norm and the linear
- * layer as two ops also keep the norm's result. */
+/* The op norm_linear: a norm over the last dim, and then the linear layer of linear_grad.c. For backward it keeps x and
+ * two numbers per row (an RMS norm: one number), but not the norm's result, which the norm and the linear layer as two
+ * ops keep too. Backward computes the norm again, as Transformer Engine's LayerNormLinear can. */
 #include <math.h>
 
 #include "base/options.h"
@@ -8,7 +8,7 @@
 #include "kernels/composed.h"
 #include "parallel/tp/linear_call.h"
 
-/* The inputs after x, w and b; the saved buffers, [rows] each. */
+/* The inputs after x, w and b; the saved buffers, [rows] each, except that MEAN is [0] for an RMS norm. */
 enum { NORM_W = TG_LINEAR_B + 1, NORM_B, INPUTS };
 enum { MEAN, RSTD };
 
@@ -43,7 +43,7 @@ static tg_status check_norm(tg_call *c) {
 }
 
 /* States the placements: those of the norm and the linear layer as two ops. Under sequence parallelism each rank norms
- * other rows, so norm_weight and norm_bias are R, and their gradients are shares. */
+ * other rows, so norm_weight and norm_bias are R, and each rank's gradient of them is an addend of a sum. */
 static tg_status state_placements(tg_call *c) {
     const norm_linear_params *p = c->params;
     int last = c->input[TG_LINEAR_X]->ndim - 1;
@@ -62,8 +62,9 @@ static tg_status state_placements(tg_call *c) {
     return TG_OK;
 }
 
-/* Clears the bits of inputs that backward does not read. It reads x, norm_weight and norm_bias to compute the norm
- * again for the gradient of w, and x, w and norm_weight for the gradients of what is in front of the product. */
+/* Clears the bits of inputs that backward does not read. To compute the norm again, for the gradient of w, it reads x,
+ * norm_weight and norm_bias. For the gradients of x, norm_weight and norm_bias it reads x and w, and for that of x also
+ * norm_weight. */
 static void choose_saved(tg_call *c) {
     bool w = tg_needs(c, TG_LINEAR_W), x = tg_needs(c, TG_LINEAR_X),
          front = x || tg_needs(c, NORM_W) || tg_needs(c, NORM_B);
@@ -101,8 +102,8 @@ static tg_status factor_of(tg_call *c, tg_array *factor) {
     return tg_op_map(c, TG_FN_affine, one_more, TG_T1(w), 1, 1, 1, false);
 }
 
-/* Computes the norm of x, and mean [rows] and rstd [rows], which are as large as those that are saved. Sets *normed to
- * a temporary. */
+/* Computes the norm of x in a temporary, and sets *normed to that. Also computes mean and rstd, which have the shapes
+ * of the saved buffers MEAN and RSTD. */
 static tg_status norm(tg_call *c, const tg_tensor *mean, const tg_tensor *rstd, tg_tensor **normed) {
     const norm_linear_params *p = c->params;
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);

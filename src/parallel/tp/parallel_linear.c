@@ -43,7 +43,7 @@ static tg_status check_weight(const tg_parallel_linear *s, const char *who, cons
                    s->local_in < s->in ? by : "", (long long)s->in, (long long)s->out);
 }
 
-/* Returns the placements on the layer's axis: of its bias, and of its weight, whose `dim` the axis shards. */
+/* Each returns a placement on the layer's axis: that of a shard along `dim`, of the weight, and of the bias. */
 static tg_placement place_of_shard(const tg_parallel_linear *s, int dim) {
     return s->o.strides > 1 ? TG_SHARD_STRIDED((int8_t)dim, s->o.strides) : TG_SHARD((int8_t)dim);
 }

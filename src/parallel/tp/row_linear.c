@@ -6,7 +6,7 @@
 
 #include "parallel/tp/layers.h"
 
-/* Returns whether the sum over ranks takes place in symmetric memory: no gradient is recorded. */
+/* Returns whether the sum over ranks uses symmetric memory: the layer has such memory, and no gradient is recorded. */
 static bool sums_in_symmetric(const tg_parallel_linear *s, const tg_tape *t, const tg_tensor *x, const tg_tensor *w) {
     return s->symmetric && !(t->grad && (tg_requires_grad(x) || tg_requires_grad(w)));
 }
@@ -19,7 +19,8 @@ static tg_tensor *symmetric_product(const tg_parallel_linear *s, tg_tape *t, tg_
     return tg_linear_all_reduce(t, x, w, s->comm, TG_LINEAR_ALL_REDUCE(.kind = s->symmetric_kind, .buffer = buffer));
 }
 
-/* Computes the output without a bias: the sum over the ranks, or this rank's addend of it in an expert. */
+/* Computes the output without a bias: the sum over the ranks (this rank's rows of it under sequence parallelism), or
+ * this rank's addend of it in an expert. */
 static tg_tensor *product(const tg_parallel_linear *s, tg_tape *t, tg_tensor *x, tg_tensor *w, tg_linear_grad_opts *o) {
     if (s->sp && s->o.chunks > 1) {
         o->chunks = s->o.chunks;

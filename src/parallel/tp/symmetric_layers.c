@@ -26,7 +26,8 @@ tg_symmetric *tg_symmetric_of_size(tg_symmetric_pool *s, size_t bytes) {
     return s->buffer;
 }
 
-/* Returns the pool of this communicator in the list, with one more layer; a new one if there is none. */
+/* Returns the pool of this communicator in the list, with one more layer; a new one if there is none. Returns NULL
+ * after recording an error. */
 static tg_symmetric_pool *pool_of(tg_symmetric_pool **list, tg_ctx *ctx, tg_comm *comm) {
     for (tg_symmetric_pool *s = *list; s; s = s->next)
         if (s->comm == comm) {

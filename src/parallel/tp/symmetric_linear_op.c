@@ -1,7 +1,7 @@
 /* The op linear_all_reduce: the product of a row layer in a model that only runs forward, and the sum over the ranks.
- * The addends lie in symmetric memory (tg_symmetric), and are summed in one step or in two, as NVIDIA's TensorRT-LLM
- * and PyTorch's symmetric memory do. Without such memory it is one all-reduce. The sums have the same bits in all ways.
- */
+ * The addends lie in symmetric memory (tg_symmetric), and are summed in one step, in two, or by the transport, as
+ * NVIDIA's TensorRT-LLM and PyTorch's symmetric memory do. Without such memory the sum is one all-reduce. On transports
+ * that sum in the order of ranks, all ways give the same bits. */
 #include "base/options.h"
 #include "ops/common/nn_op.h"
 #include "parallel/mappings/mapping.h"
@@ -46,7 +46,8 @@ static tg_status symmetric_infer(tg_call *c) {
 
 /* ---- forward ---- */
 
-/* Returns memory for the addend in the symmetric buffer; NULL if there is none, or it is too small or in use. */
+/* Returns memory for the addend in the symmetric buffer. Returns NULL if the sum is an ordinary all-reduce: TG_AR_NONE
+ * or one rank, no buffer, or one that is too small or in use. */
 static tg_tensor *take(tg_call *c) {
     const symmetric_params *p = c->params;
     tg_tensor *y = c->out[0], *part;
@@ -93,7 +94,7 @@ static tg_status two_shot(tg_call *c, tg_tensor *part) {
     return start(c, TG_ALL_GATHER, y, mine);
 }
 
-/* The transport sums in the symmetric memory of all ranks, by the switch if it can. */
+/* The transport sums in the symmetric memory of all ranks, with NCCL by the switch if that can. */
 static tg_status in_place(tg_call *c, tg_tensor *part) {
     TG_TRY(start(c, TG_ALL_REDUCE, part, part));
     TG_TRY(tg_storage_need(part->storage, part));

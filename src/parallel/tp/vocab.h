@@ -11,15 +11,15 @@
 
 /* Returns the params of an op with these options (NULL: the defaults). */
 tg_row_loss_params tg_vocab_loss_params(tg_comm *c, const tg_vocab_opts *opts);
-/* For infer, before tg_row_loss_infer: checks the communicator, and sets first, columns and classes of the params,
- * which say which of all classes the v columns of this rank are. */
+/* For infer, before tg_row_loss_infer: checks the communicator. Sets the fields first, columns and classes of the
+ * params (row_loss.h) for a rank whose logits have v columns, some of which may be padding. */
 tg_status tg_vocab_loss_shard(tg_call *c, int64_t v);
 /* For infer, after tg_row_loss_infer: states that input i is a shard of the vocabulary along dim. remedy: the advice
  * that ends the error message if the input has another placement. */
 tg_status tg_vocab_loss_convert(tg_call *c, int i, int dim, const char *remedy);
-/* Makes *rows, a temporary for the numbers that the ranks exchange: [2, number of targets], or [3, number of targets]
- * if tg_row_loss_by_partition holds. Sets *parts to a view of its rows from 1 on, which tg_row_loss_forward fills with
- * this rank's parts of the losses (tg_cross_entropy_args in device.h). */
+/* Makes *rows, a temporary for the numbers of this rank that tg_vocab_loss_finish combines: [2, number of targets], or
+ * [3, number of targets] if tg_row_loss_by_partition holds. Sets *parts to a view of its rows from 1 on, which
+ * tg_row_loss_forward fills with this rank's parts of the losses (tg_cross_entropy_args in device.h). */
 tg_status tg_vocab_loss_rows(tg_call *c, tg_tensor **rows, tg_tensor **parts);
 /* Computes the losses of all rows and the result from the parts of all ranks, with two all-reduces. */
 tg_status tg_vocab_loss_finish(tg_call *c, tg_tensor *rows);

@@ -9,8 +9,8 @@
 static const char discarded_by[] = "vocab_parallel_cross_entropy, in place";
 static const char remedy[] = "pass whole logits to tg_cross_entropy; the target must be the same on every rank";
 
-/* If in_place is set, fails unless no other handle uses the bytes of the logits: backward will write the gradient over
- * them. */
+/* If in_place is set, fails unless backward may write the gradient over the logits: they are a result of this tape,
+ * contiguous, no view and not in a named buffer, and no other handle uses their bytes. */
 static tg_status check_in_place(tg_call *c) {
     const tg_tensor *x = c->input[0];
     if (!((const tg_row_loss_params *)c->params)->in_place) return TG_OK;
@@ -191,12 +191,12 @@ const tg_op tg_op_vocab_parallel_cross_entropy = {
 
 /* Records the cross-entropy of logits [.., v/n], this rank's part of the classes. target [..] has global classes,
  * int64. The result is a scalar or [..], the same on every rank; it is float32 for 16-bit logits. The options of
- * tg_cross_entropy apply. In addition, columns from `classes` on (counted over all ranks) are padding: they do not
- * count, and their gradient is 0.
+ * tg_cross_entropy apply, except class weights. In addition, columns from `classes` on (counted over all ranks) are
+ * padding: they do not count, and their gradient is 0.
  *
  * in_place gives the bytes of the logits to their gradient: the logits are discarded afterwards, and a second backward
  * fails. If a recomputation has made the logits again, they are discarded too, but their gradient has bytes of its own.
- * Logits in a named buffer are refused.
+ * Pinned logits keep their values. Logits that need a gradient are refused if backward may not write over them.
  *
  * With TG_SMOOTHING_MEGATRON_PARTITION each rank has a different loss. Forward saves the logits and two numbers per
  * row. It runs two all-reduces, of one and of two numbers per row; backward runs none. opts may be NULL. */

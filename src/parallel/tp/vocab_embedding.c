@@ -58,7 +58,7 @@ static tg_status clear_padding(tg_tensor *table, tg_axis axis, int64_t vocab, in
     return s;
 }
 
-/* Reads and checks the options. Copies *o->init to *init, and points o->init to that. */
+/* Reads and checks the options. If o->init is not NULL, copies *o->init to *init, and points o->init to that. */
 static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, double std, tg_vocab_embedding_opts *o,
                        tg_init *init, const tg_vocab_embedding_opts *given) {
     static const char *const who = "tg_nn_vocab_embedding";

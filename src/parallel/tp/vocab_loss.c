@@ -1,7 +1,8 @@
 /* The loss over a sharded vocabulary. A row is the logits of one target; each rank has some of its columns. From these
  * columns a rank computes three numbers of each row, which tg_cross_entropy_args (device.h) defines: the largest logit
- * (top), the sum of exp(logit - top) (mass), and a part of the loss. This file combines the numbers of all ranks to the
- * loss of the whole row. The last section does the same with recorded ops, for second derivatives. */
+ * (top), the sum of exp(logit - top) (mass), and a part of the loss; with TG_SMOOTHING_MEGATRON_PARTITION also the mean
+ * of its logits. This file combines the numbers of all ranks into the loss of the whole row. The last section does the
+ * same with recorded ops, for derivatives of any order. */
 #include "parallel/tp/vocab.h"
 
 #include <math.h>
@@ -53,9 +54,9 @@ tg_status tg_vocab_loss_convert(tg_call *c, int i, int dim, const char *remedy) 
 
 /* ---- The temporary of tg_vocab_loss_rows ---- */
 
-/* Returns the number of targets, which is the size of each row of the temporary. Row 0 has the masses over all ranks,
- * and row 1 the parts of the losses. If tg_row_loss_by_partition holds, row 2 has the means of this rank's logits minus
- * top. */
+/* Returns the number of targets, which is the size of each row of the temporary. Row 0 receives the masses, of
+ * this rank and then of all ranks. Row 1 has the parts of the losses. If tg_row_loss_by_partition holds, row 2 has the
+ * means of this rank's logits minus top. */
 static int64_t rows_of(const tg_call *c) { return c->input[c->n_in - 1]->numel; }
 
 /* Returns a view of n rows of the temporary, from row `first` on. */
