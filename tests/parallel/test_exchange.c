@@ -179,6 +179,9 @@ static tg_status data(void *arg, tg_ctx *ctx, tg_comm *c) {
         ids[0] = tg_from_host(ctx, TG_I64, TG_SHAPE(2), (const int64_t[]){4, 5}), ids[1] = made(ctx, 1, TG_SHAPE(2));
     REFUSED(ctx, TG_ERR_DTYPE, "tensor 1 of rank 0 is f64, expected i64", tg_broadcast_data(t, ids, 2, TG_I64, c));
     EXPECT(ctx, first || (!tg_is_alive(ids[0]) && !tg_is_alive(ids[1])));
+    tg_tensor *kept = made(ctx, 1, TG_SHAPE(2)), *other = kept;
+    REFUSED(ctx, TG_ERR_ARGUMENT, "the tape is NULL", tg_broadcast_data(NULL, &other, 1, TG_F64, c));
+    EXPECT(ctx, first ? other == kept : !tg_is_alive(other));
     RUN(tg_broadcast_data(t, ids, 1, TG_I64, c));
     int64_t v[2];
     tg_read(ids[0], v, sizeof v);

@@ -190,13 +190,13 @@ static tg_status broadcast_data(data *d) {
 }
 
 tg_status tg_broadcast_data(tg_tape *t, tg_tensor **x, int n, tg_dtype dtype, tg_comm *c) {
-    tg_ctx *ctx = tg_comm_ctx(c);
-    if (!t && !ctx) return TG_ERR_ARGUMENT;
-    if (!t) return tg_comm_note_missed(c, tg_fail(ctx, TG_ERR_ARGUMENT, "tg_broadcast_data: the tape is NULL"));
-    tg_status s = tg_tape_check(t, "tg_broadcast_data");
-    data d = {.t = t, .ctx = t->ctx, .comm = c, .x = x, .n = n, .dtype = dtype, .site = TG_SITE};
+    tg_ctx *ctx = t ? t->ctx : tg_comm_ctx(c);
+    if (!ctx) return TG_ERR_ARGUMENT;
+    tg_status s = t ? tg_tape_check(t, "tg_broadcast_data")
+                    : tg_fail(ctx, TG_ERR_ARGUMENT, "tg_broadcast_data: the tape is NULL");
+    data d = {.t = t, .ctx = ctx, .comm = c, .x = x, .n = n, .dtype = dtype, .site = TG_SITE};
     if (s == TG_OK) s = broadcast_data(&d);
-    if (s != TG_OK && tg_comm_size(c) > 1) tg_ctx_skip(t->ctx);
-    for (int i = 0; s != TG_OK && c && tg_comm_rank(c) && x && i < n; i++) x[i] = tg_inert(t->ctx);
+    if (s != TG_OK && tg_comm_size(c) > 1) tg_ctx_skip(ctx);
+    for (int i = 0; s != TG_OK && c && tg_comm_rank(c) && x && i < n; i++) x[i] = tg_inert(ctx);
     return s;
 }
