@@ -51,6 +51,7 @@ static void received(misuse_world *b, tg_comm *c, tg_comm *far) {
     INERT(tg_recv, HANDLE, "the tape was freed", tg_recv(b->freed, c, TG_F32, shape, 1));
     INERT(tg_recv, ARGUMENT, "c is NULL", tg_recv(b->t, NULL, TG_F32, shape, 1));
     INERT(tg_recv, ARGUMENT, "c is of another context", tg_recv(b->t, far, TG_F32, shape, 1));
+    INERT(tg_recv, ARGUMENT, "or its constructor failed", tg_recv(b->t, tg_comm_self_new(NULL), TG_F32, shape, 1));
     INERT(tg_recv, SHAPE, "tg_recv", tg_recv(b->t, c, TG_F32, wide, 1));
     INERT(tg_recv, ARGUMENT, "from is 2, expected 0 to 1", tg_recv(b->t, c, TG_F32, shape, 2));
     INERT(tg_recv, ARGUMENT, "which is this rank", tg_recv(b->t, c, TG_F32, shape, 0));

@@ -22,7 +22,7 @@ tg_tensor *tg_recv(tg_tape *t, tg_comm *c, tg_dtype dtype, tg_shape shape, int f
     if (!t || tg_comm_note_missed(c, tg_tape_check(t, "tg_recv")) != TG_OK) return tg_tape_inert(t, NULL, 0);
     if (!c || tg_comm_ctx(c) != t->ctx) {
         tg_fail(t->ctx, TG_ERR_ARGUMENT, "tg_recv: c is %s, expected a communicator of the tape's context",
-                c ? "of another context" : "NULL");
+                c ? "of another context, or its constructor failed" : "NULL");
         return tg_inert(t->ctx);
     }
     uint64_t before = t->ctx->serial;
