@@ -175,6 +175,9 @@ static void vocabulary(misuse_world *b, tg_comm *c, tg_comm *far) {
     INERT(tg_vocab_parallel_embedding, DTYPE, "indices", tg_vocab_parallel_embedding(b->t, b->x, b->v, c));
     INERT(tg_vocab_parallel_embedding, DATA, "index 0 is out of range; no index is valid",
           tg_vocab_parallel_embedding(b->t, no_rows, ids, c));
+    tg_tensor *long_table = tg_full(b->t, TG_F32, TG_SHAPE((int64_t)1 << 62, 0), 0);
+    INERT(tg_vocab_parallel_embedding, SHAPE, "the size of the whole vocabulary is too large",
+          tg_vocab_parallel_embedding(b->t, long_table, b->ids, c));
     INERT(tg_vocab_parallel_embedding, DATA, "index 9 is out of range",
           tg_vocab_parallel_embedding(b->t, b->x, ids, c));
 #define LOSS(symbol, ...)                                                                                           \

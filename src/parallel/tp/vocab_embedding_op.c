@@ -11,15 +11,17 @@
 static tg_status embedding_infer(tg_call *c) {
     const tg_mapping_params *p = c->params;
     const tg_tensor *table = c->input[0], *ids = c->input[1];
-    int64_t shape[TG_MAX_DIMS];
+    int64_t shape[TG_MAX_DIMS], all;
     TG_TRY(tg_mapping_check(c));
     TG_TRY(tg_need_index(c, 1));
     if (table->ndim != 2)
         return tg_call_fail(c, TG_ERR_SHAPE, "the table has %s, expected 2: [v/n, h]",
                             tg_count(table->ndim, "dim").text);
-    if (p->rows < 0 || p->rows > table->shape[0] * tg_comm_size(p->comm))
+    if (__builtin_mul_overflow(table->shape[0], (int64_t)tg_comm_size(p->comm), &all))
+        return tg_call_fail(c, TG_ERR_SHAPE, "the size of the whole vocabulary is too large for 64 bits");
+    if (p->rows < 0 || p->rows > all)
         return tg_call_fail(c, TG_ERR_ARGUMENT, "the number of valid rows is %lld, expected 0 to the table's %lld",
-                            (long long)p->rows, (long long)table->shape[0] * tg_comm_size(p->comm));
+                            (long long)p->rows, (long long)all);
     if (ids->ndim == TG_MAX_DIMS)
         return tg_call_fail(c, TG_ERR_SHAPE, "ids has %d dims, expected fewer, because the result has one more",
                             TG_MAX_DIMS);
