@@ -381,6 +381,22 @@ static tg_status on_request(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(gathered_on_request_and_tied) { on_ranks(2, on_request, NULL); }
 END_TEST
 
+/* With the streams of TG_RNG_MEGATRON a layer over dp must not draw. A weight of standard deviation 0 draws nothing. */
+static tg_status drawn_over_dp(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.rng = TG_RNG_MEGATRON));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "every rank would draw the same part",
+            tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.axis = TG_DP)));
+    tg_module *m = tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.axis = TG_DP, .std = 0));
+    EXPECT(ctx, tg_dim(tg_module_find(m, "weight"), 0) == F / 2);
+    tg_module_free(m);
+    tg_parallel_free(p);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_weight_of_zeros_draws_nothing) { on_ranks(2, drawn_over_dp, NULL); }
+END_TEST
+
 static tg_status experts(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2, .etp = 2, .ep = 2));
@@ -504,6 +520,7 @@ int main(void) {
         layers_in_a_recomputation,
         wrong_options_say_what_was_expected,
         gathered_on_request_and_tied,
+        a_weight_of_zeros_draws_nothing,
         an_experts_layers_do_not_communicate,
         no_sequence_parallelism_on_one_rank,
         layers_that_only_run_forward,

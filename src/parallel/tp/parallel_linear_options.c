@@ -16,12 +16,13 @@ static bool asks_for_sp(const tg_parallel_linear *s) {
     return s->axis == TG_TP && s->p->o.sequence_parallel;
 }
 
-/* Returns whether the layer gives its weight initial values. */
+/* Returns whether the layer makes its weight and gives it initial values. */
 static bool draws(const tg_parallel_linear *s) { return !s->o.weight && !s->o.no_weight && !s->o.no_init; }
 
-/* Returns whether the layer takes random numbers for its weight. */
+/* Returns whether each rank draws the random numbers of its own part of the weight. TG_INIT_ORTHOGONAL is no such kind:
+ * every rank draws the whole matrix, and takes its part. */
 static bool takes_numbers(const tg_parallel_linear *s) {
-    return draws(s) && (!s->o.init || s->o.init->kind <= TG_INIT_TRUNCATED);
+    return draws(s) && (s->o.init ? s->o.init->kind <= TG_INIT_TRUNCATED : s->o.std != 0);
 }
 
 /* Checks the options that say where the weight comes from, and copies the initial values. */
