@@ -400,6 +400,9 @@ END_TEST
 static tg_status experts(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.tp = 2, .etp = 2, .ep = 2));
+    const int64_t huge = (int64_t)1 << 62;
+    REFUSED(ctx, TG_ERR_SHAPE, "out is 4611686018427387904, so that of the 2 ranks of ep overflows",
+            tg_nn_column_linear(p, 1, huge, TG_PARALLEL_LINEAR(.expert = true)));
     tg_tape *t = tg_tape_new(ctx);
     tg_tensor *x = grad_leaf(made(ctx, X, TG_SHAPE(S, H)));
     tg_place(p, x, TG_ETP, TG_R);

@@ -158,6 +158,10 @@ static tg_status divide(tg_parallel_linear *s, const char *who) {
     if (s->in <= 0 || s->out <= 0)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: %s is %lld, expected a positive number", who,
                        s->in <= 0 ? "in" : "out", (long long)(s->in <= 0 ? s->in : s->out));
+    int experts = s->o.expert ? tg_parallel_size(s->p, TG_EP) : 1; /* their parameters are stacked along out */
+    if (s->out > INT64_MAX / experts)
+        return tg_fail(s->ctx, TG_ERR_SHAPE, "%s: out is %lld, so that of the %d ranks of ep overflows", who,
+                       (long long)s->out, experts);
     s->local_in = in ? s->in / n : s->in;
     s->local_out = out ? s->out / n : s->out;
     return TG_OK;
