@@ -113,6 +113,9 @@ static tg_status keeping(void *arg, tg_ctx *ctx, tg_comm *world) {
     REFUSED(ctx, TG_ERR_ARGUMENT, "are both set",
             tg_linear_with_grad_accumulation(t, rows, w, NULL, world,
                                              TG_LINEAR_GRAD(.sequence_parallel = true, .allreduce_dgrad = true)));
+    tg_tensor *many = tg_zeros(ctx, TG_F64, TG_SHAPE((int64_t)1 << 62, 0));
+    REFUSED(ctx, TG_ERR_SHAPE, "the number of rows of all ranks is too large",
+            tg_linear_with_grad_accumulation(t, many, tg_zeros(ctx, TG_F64, TG_SHAPE(3, 0)), NULL, world, sp));
     REFUSED(ctx, TG_ERR_ARGUMENT, "communicator is NULL",
             tg_linear_with_grad_accumulation(t, rows, w, NULL, NULL, TG_LINEAR_GRAD(.allreduce_dgrad = true)));
     REFUSED(

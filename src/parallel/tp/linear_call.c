@@ -102,7 +102,8 @@ tg_status tg_linear_call_infer(tg_call *c, tg_linear_params *p) {
     TG_TRY(tg_linear_open_ring(c, p, x->ndim, x->shape));
     memcpy(shape, x->shape, x->ndim * sizeof *shape);
     shape[x->ndim - 1] = c->input[TG_LINEAR_W]->shape[0];
-    if (tg_linear_ranks(p) > 1 && __builtin_mul_overflow(shape[0], tg_linear_ranks(p), &shape[0])) shape[0] = -1;
+    if (tg_linear_ranks(p) > 1 && __builtin_mul_overflow(shape[0], tg_linear_ranks(p), &shape[0]))
+        return tg_call_fail(c, TG_ERR_SHAPE, "the number of rows of all ranks is too large for 64 bits");
     TG_TRY(convert_placements(c, p));
     return tg_call_out(c, 0, (tg_dtype)x->dtype, x->ndim, shape);
 }
