@@ -215,7 +215,7 @@ static tg_status read_options(tg_tape *t, tg_tensor *const xw[2], tg_comm *c, co
     TG_TRY(tg_options(t->ctx, o, &tg_linear_grad_opts_struct, given, who));
     if (o->sequence_parallel || o->allreduce_dgrad)
         return tg_fail(t->ctx, TG_ERR_ARGUMENT,
-                       "%s: %s is set, but it is an option of tg_linear_with_grad_accumulation only", who,
+                       "%s: %s is set, but the op always reduce-scatters its result; leave it false", who,
                        o->sequence_parallel ? "sequence_parallel" : "allreduce_dgrad");
     if (!c) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "%s: the communicator is NULL", who);
     return tg_wgrads_check(o->deferred, t, "tg_linear_reduce_scatter: opts.deferred");
