@@ -144,6 +144,8 @@ static tg_status utilities(void *arg, tg_ctx *ctx, tg_comm *c) {
         RUN(tg_split_last_dim(t, x, 3, dense, out));
         for (int i = 0; i < 3; i++) EXPECT(ctx, off(out[i], x, 2, i, 3) == 0 && tg_is_contiguous(out[i]) == dense);
     }
+    tg_tensor *no_columns = tg_all_to_all_sp2hp(t, tg_zeros(ctx, TG_F64, TG_SHAPE(2, 3, 0)), c);
+    EXPECT(ctx, tg_dim(no_columns, 0) == 6 * n && tg_dim(no_columns, 1) == 0);
     int64_t first, last;
     RUN(tg_vocab_range(ctx, 24, me, n, &first, &last));
     EXPECT(ctx, first == 24 / n * me && last == first + 24 / n);

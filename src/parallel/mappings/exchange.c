@@ -207,7 +207,9 @@ tg_tensor *tg_reshard(tg_tape *t, tg_tensor *x, int cat, int split, tg_comm *c) 
 /* Returns x as [rows, H]: joins all dims but the last. A scalar becomes [1, 1]. */
 static tg_tensor *as_rows(tg_tape *t, tg_tensor *x) {
     if (!tg_is_alive(x) || x->ndim == 2) return x;
-    return tg_reshape(t, x, TG_SHAPE(-1, x->ndim ? x->shape[x->ndim - 1] : 1));
+    int64_t rows = 1;
+    for (int d = 0; d < x->ndim - 1; d++) rows *= x->shape[d];
+    return tg_reshape(t, x, TG_SHAPE(rows, x->ndim ? x->shape[x->ndim - 1] : 1));
 }
 
 /* x [rows, H], this rank's rows -> [n * rows, H/n], this rank's columns. */
