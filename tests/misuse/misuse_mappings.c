@@ -279,7 +279,7 @@ static void alone(misuse_world *b) {
     ALONE(tg_shard_as, TG_SHARD(0), c);
     ALONE(tg_all_to_all, NULL, NULL, c);
     ALONE(tg_reshard, 1, 0, c);
-    ALONE(tg_gather_1d, 6, c);
+    VIEW(tg_gather_1d, tg_gather_1d(t, x, 6, c));
     VIEW(tg_split_1d, tg_split_1d(t, x, c));
     VIEW(tg_all_to_all_sp2hp, tg_all_to_all_sp2hp(t, x, c));
     VIEW(tg_all_to_all_hp2sp, tg_all_to_all_hp2sp(t, x, c));

@@ -134,6 +134,8 @@ static tg_status utilities(void *arg, tg_ctx *ctx, tg_comm *c) {
         EXPECT(ctx, tg_ndim(mine) == 1 && tg_numel(mine) == (left < 0 ? 0 : left < each ? left : each));
         tg_tensor *all = tg_gather_1d(t, mine, 2 * size, c);
         EXPECT(ctx, tg_ndim(all) == 1 && tg_numel(all) == 2 * size);
+        tg_tensor *column = tg_unsqueeze(t, mine, -1); /* an equal part may have several dims */
+        if (2 * size % n == 0) EXPECT(ctx, tg_ndim(tg_gather_1d(t, column, 2 * size, c)) == 1);
         tg_tensor *again = tg_transpose(t, tg_reshape(t, all, TG_SHAPE(size, 2)), 0, 1);
         EXPECT(ctx, size == 0 || off(again, x, -1, 0, 1) == 0);
         RUN(tg_backward(t, tg_scale(t, tg_sum(t, tg_square(t, all), TG_ALL_DIMS, false), 0.5)));

@@ -70,11 +70,13 @@ static tg_status check_part(const tg_tape *t, const tg_tensor *x, int64_t numel,
                    tg_count(x->numel, "element").text, (long long)(numel / n), (long long)numel, n);
 }
 
-/* Joins the parts into which tg_split_1d cut numel elements. The result is the same on every rank. */
+/* Joins the parts into which tg_split_1d cut numel elements. The result is a vector, the same on every rank. An equal
+ * part may have any shape; its elements count in row-major order. */
 tg_tensor *tg_gather_1d(tg_tape *t, tg_tensor *x, int64_t numel, tg_comm *c) {
     tg_mapping_params p = {.comm = c};
     if (t && tg_ok(t->ctx) && tg_comm_note_missed(c, check_part(t, x, numel, c)) != TG_OK) return tg_inert(t->ctx);
     if (t && tg_is_alive(x)) p.splits = flat_parts(t, numel, tg_comm_size(c));
+    if (!p.splits && tg_may_return(t, x) && x->ndim != 1) x = tg_reshape(t, x, TG_SHAPE(x->numel));
     return tg_mapping_record(t, &tg_op_gather_from, &p, x, TG_SITE);
 }
 
