@@ -30,6 +30,7 @@ struct tg_wgrads {
     bool running; /* tg_wgrads_run is running: a hook that it calls must not run or free the list */
     int limit; /* the largest number of entries; TG_NONE: no limit */
     int n, capacity;
+    int done; /* while the list runs: how many of the first entries are done; they are removed at the end of the run */
     wgrad *item;
     int64_t removed; /* number of entries that were removed so far: those that were added before item[0] */
     tg_tape *tape;   /* gathers and hooks record on it */
@@ -98,7 +99,7 @@ void tg_wgrads_free(tg_wgrads *d) {
     tg_wgrads_drop(d);
 }
 
-int tg_wgrads_count(const tg_wgrads *d) { return d ? d->n : 0; }
+int tg_wgrads_count(const tg_wgrads *d) { return d ? d->n - d->done : 0; }
 int64_t tg_wgrads_mark(const tg_wgrads *d) { return d ? d->removed + d->n : 0; }
 
 /* ---- Deferring in backward ---- */
@@ -122,7 +123,7 @@ static tg_tensor *reference_to(const tg_tensor *x) {
 }
 
 bool tg_wgrads_take(tg_wgrads *d, tg_call *c, int w, tg_tensor *x, tg_tensor *gy, tg_comm *comm) {
-    bool full = d->limit != TG_NONE && d->n >= d->limit;
+    bool full = d->limit != TG_NONE && tg_wgrads_count(d) >= d->limit;
     if (d->ended || full || !tg_call_accumulates(c, w) || grow(d) != TG_OK) return false;
     wgrad i = {.x = reference_to(x), .gy = reference_to(gy), .w = c->input[w], .ref = tg_ref_of(c->input[w]),
                .comm = comm};
@@ -208,24 +209,24 @@ static tg_status run_hooks(tg_wgrads *d, tg_tensor *w) {
 static tg_status run(tg_wgrads *d, int n) {
     for (int i = 0; i < n; i++) TG_TRY(check_item(d, &d->item[i]));
     tg_tensor *next = n ? rows_of(d, &d->item[0], 0) : NULL;
-    int done = 0;
     tg_status s = d->ctx->run.status;
-    while (done < n && s == TG_OK) {
-        wgrad *i = &d->item[done];
+    while (d->done < n && s == TG_OK) {
+        wgrad *i = &d->item[d->done];
         tg_tensor *x = next, *w = i->w;
         if (i->comm) s = tg_storage_need(x->storage, x);
-        if (s == TG_OK && done + 1 < n) next = rows_of(d, i + 1, (done + 1) & 1);
+        if (s == TG_OK && d->done + 1 < n) next = rows_of(d, i + 1, (d->done + 1) & 1);
         if (s == TG_OK) s = d->ctx->run.status;
         if (s == TG_OK) s = add_product(i, x);
         if (s != TG_OK) break;
         if (i->comm) tg_storage_discard(x->storage, "tg_wgrads_run", i->site);
         drop_entry(i);
-        done++;
+        d->done++;
         s = run_hooks(d, w);
     }
-    if (done) memmove(d->item, d->item + done, (size_t)(d->n - done) * sizeof *d->item);
-    d->n -= done;
-    d->removed += done;
+    if (d->done) memmove(d->item, d->item + d->done, (size_t)(d->n - d->done) * sizeof *d->item);
+    d->n -= d->done;
+    d->removed += d->done;
+    d->done = 0;
     return s;
 }
 
