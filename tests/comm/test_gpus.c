@@ -1,7 +1,7 @@
 /* One rank on every GPU of this machine (at most 8) or of the emulator, over NCCL. The ranks meet, collectives deliver
  * the right values in every dtype of models, and the ranks end. Also a world of one rank, made and split by NCCL: that
  * is all that one GPU can show. And contexts on the first and on the last GPU in one thread, and then in another: each
- * call runs on the GPU of its context. */
+ * call runs on the GPU of its context. And a context that cannot be made. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -237,13 +237,27 @@ static bool check_threads(int gpus) {
     return good;
 }
 
+/* A context on a GPU that does not exist leaves the thread's current GPU as it was. */
+static bool check_missing_gpu(int gpus) {
+    tg_ctx *last = context_on(gpus - 1), *missing = context_on(1000);
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "cuda", .threads = 1));
+    int current = ctx->run.device_index;
+    bool good = tg_ctx_status(missing) == TG_ERR_DEVICE && tg_ctx_status(ctx) == TG_OK && current == gpus - 1;
+    printf(good ? "after an error GPU %d is still the current one\n"
+                : "FAIL GPU %d is the current one after an error\n", current);
+    tg_ctx_free(ctx);
+    tg_ctx_free(missing);
+    tg_ctx_free(last);
+    return good;
+}
+
 int main(void) {
     int n = count_gpus();
-    int alone_good = n && check_one_rank(n), threads_good = n && check_threads(n);
+    int alone_good = n && check_one_rank(n), threads_good = n && check_threads(n), kept = n && check_missing_gpu(n);
     tg_status s = n ? tg_ranks_run(n, rank, NULL,
                                    TG_RANKS(.config = TG_CONFIG(.device = "cuda", .threads = 1, .deadline = 60)))
                     : TG_ERR_DEVICE;
-    int passed = alone_good + threads_good + (s == TG_OK);
-    printf("%d passed, %d failed\n", passed, 3 - passed);
-    return passed == 3 ? EXIT_SUCCESS : EXIT_FAILURE;
+    int passed = alone_good + threads_good + kept + (s == TG_OK);
+    printf("%d passed, %d failed\n", passed, 4 - passed);
+    return passed == 4 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -48,8 +48,10 @@ static tg_status open_device(tg_cuda *c) {
 static void cuda_close(tg_ctx *ctx, void *dev) {
     tg_cuda *c = dev;
     if (!c) return;
-    cudaSetDevice(c->device);
-    if (c->compute) cudaStreamSynchronize(c->compute);
+    if (c->compute) { /* without it nothing was made, and c->device may not have been chosen */
+        cudaSetDevice(c->device);
+        cudaStreamSynchronize(c->compute);
+    }
     if (c->copy) cudaStreamSynchronize(c->copy);
     tg_cuda_plans_close(c);
     tg_cuda_memory_close(c);
