@@ -1,6 +1,6 @@
 /* The CUDA device's slots of an optimizer's step: fault_sum, prepare and adamw. The first two run in a single thread.
- * adamw passes once over parameters, gradients and moments. A launch steps as many parameters as fit into its
- * arguments. */
+ * adamw passes once over parameters, gradients and moments. A launch steps as many parameters of one compute type as
+ * fit into its arguments. */
 #include <math.h>
 
 #include "kernels/cuda/slots.h"
@@ -163,7 +163,8 @@ bool is_wide(const tg_adamw_args &a) {
            (a.master.data && a.master.dtype == TG_F64);
 }
 
-/* Launches one kernel for the next parameters of compute type T from *i on, as many as fit. Moves *i past them. */
+/* Launches one kernel for the next parameters of compute type T from *i on, as many as fit; none if there are no more
+ * of these. Moves *i past them. */
 template <class T, int MOST> tg_status launch_some(tg_ctx *ctx, const tg_adamw_args *a, int n, int *i) {
     const int64_t each = ADAMW_THREADS * ADAMW_QUADS * Quad<T>::size;
     AdamwList<MOST> list;

@@ -1,5 +1,6 @@
-/* Elements of arrays in kernels: loads and stores of any dtype as a compute type T (float, double or int64_t). The
- * dtype is the same for all threads of a launch, so the switch on it does not diverge. */
+/* Elements of arrays in kernels: loads and stores of any dtype as a compute type T (float, double or int64_t);
+ * TG_U64_ODD (elements.h) is only loaded. The dtype is the same for all threads of a launch, so the switch on it does
+ * not diverge. */
 #ifndef TG_CUDA_ARRAY_H
 #define TG_CUDA_ARRAY_H
 

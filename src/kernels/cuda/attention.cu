@@ -31,7 +31,8 @@ template <class E, int NF, class T> __device__ inline void pass_tile(Running<T> 
     }
 }
 
-/* Scales the scores of the 16 queries from `first` on with the keys from `key` on, and sets hidden ones to -inf. */
+/* Turns the products of the 16 queries from `first` on with the keys from `key` on into scores: scales them, and sets
+ * hidden ones to -inf. */
 template <int NF, class T>
 __device__ inline void scale_and_mask(const Attention &a, int64_t first, int64_t key, T (&c)[NF][4]) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;

@@ -4,7 +4,8 @@
  * through the keys, and if they are keys, through the queries, in tiles of the same number of rows. Each warp owns 16
  * rows of the block's tile. The scores and sums of these rows are in its registers, distributed over the lanes as in
  * tile_product.h. Tiles are in shared memory. Their elements E have the dtype of the arrays if all arrays have the same
- * 16-bit dtype; otherwise the compute type. */
+ * 16-bit dtype (kind_of); otherwise the compute type. The kernels for tensor cores divide rows otherwise
+ * (attention_tensor.h). */
 #ifndef TG_CUDA_ATTENTION_H
 #define TG_CUDA_ATTENTION_H
 
@@ -58,7 +59,7 @@ struct Attention {
     tg_mask_rules rules;
     tg_draws draws;
     void *delta; /* [batch, heads, sq] of the compute type: the sum of gout * out over a row */
-    void *terms; /* TensorTerms of each query, for the kernels of attention_tensor_grad.cu */
+    void *terms; /* TensorTerms of each query, for the gradients on tensor cores (attention_tensor.h) */
 };
 
 /* Returns an array [heads] as Heads. */
@@ -158,7 +159,7 @@ __device__ inline int64_t keys_seen(const Attention &a, int64_t i) {
     int64_t seen = a.causal ? i + 1 + a.sk - a.sq : a.sk;
     return seen < a.sk ? seen : a.sk;
 }
-/* Returns the first query that sees key j. */
+/* Returns the first query that sees key j, under the causal rule alone. */
 __device__ inline int64_t first_to_see(const Attention &a, int64_t j) {
     int64_t i = a.causal ? j - (a.sk - a.sq) : 0;
     return i > 0 ? i : 0;
@@ -221,8 +222,8 @@ template <int NF, class E> __device__ inline int own_place(int n) {
     return (g + n % 4 / 2 * 8) * tile_pitch<E>(8 * NF) + n / 4 * 8 + 2 * t + n % 2;
 }
 
-/* Scales the products c of the warp, and bounds them by softcap. If there is a bound and `slopes`, a tile of the warp,
- * is not NULL, writes the derivatives of the bounded scores there. */
+/* Scales the products c of the warp, and bounds them by softcap. If there is a bound and `slopes` is not NULL, writes
+ * the derivatives of the bounded scores to `slopes`, a tile of the warp. */
 template <int NF, class E, class T>
 __device__ inline void scale_and_cap(const Attention &a, E *slopes, T (&c)[NF][4]) {
     TG_UNROLL
@@ -310,7 +311,7 @@ inline ElementKind kind_of(const tg_attention_args *a) {
 }
 
 /* Returns the number of warps of a block for which its tiles, with rows of D elements, fit into shared memory. FULL is
- * for the kernels of gradients that also have a tile of the mask. */
+ * for the kernels of gradients that may also have a tile of the mask. */
 template <class E, int D, bool FULL = false> constexpr int warps_of() {
     if (FULL && sizeof(E) == 4 && D > 64) return 2;
     return sizeof(E) == 2 || (sizeof(E) == 4 && D <= 128) ? 4 : sizeof(E) == 8 && D > 128 ? 1 : 2;

@@ -1,7 +1,7 @@
 /* What only some calls of attention need: checks of lengths and starts, and the gradients of mask and sink. The mask's
  * gradient is that of the scaled and bounded scores. The sink's gradient is the sum of -P D over all queries, with the
- * sink's own probability P; attention_grad.cu defines D. The mask's gradient may be summed over batches and heads. The
- * kernel of the mask's gradient computes the scores once more, so that one block adds each sum, in a fixed order. */
+ * sink's own probability P; attention_grad.cu defines D. The mask's gradient is summed along each dim along which the
+ * mask is repeated. Its kernel computes the scores once more, so that one block adds each sum, in a fixed order. */
 #include "kernels/cuda/attention_scores.h"
 #include "kernels/cuda/slots.h"
 

@@ -32,8 +32,8 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
         }
     }
 
-    /* Turns products into scores, as scale_and_hide does. Until scores are there, p holds the derivatives of bounded
-     * ones. */
+    /* Turns products into scores, as scale_and_hide does. If scores are bounded, writes their derivatives to p, where
+     * they stay until P K is stored there. */
     __device__ void hide(const Attention &a, T (&s)[NS][4]) const {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, own = threadIdx.x / 32 * 16;
         scale_and_cap<NS>(a, p, s);
@@ -80,7 +80,8 @@ template <class E, int D, int WARPS, bool FULL> struct KeyTile {
     }
 };
 
-/* Returns the first query whose keys end (with FIRST: begin) after `key`. Both ends are non-decreasing in the query. */
+/* Returns the first query whose keys end (with FIRST: begin) after `key`, or the number of queries if there is none.
+ * Neither end decreases from query to query. */
 template <bool FIRST> __device__ inline int64_t first_query_after(const Attention &a, int64_t b, int64_t key) {
     int64_t low = 0, high = a.sq;
     while (low < high) {

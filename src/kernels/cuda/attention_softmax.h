@@ -29,7 +29,8 @@ template <class T> __device__ inline void add_sink(const Attention &a, int64_t h
     }
 }
 
-/* Divides the results by the sums, multiplies them by `more`, and stores them. A query that sees no key gets zeros. */
+/* Divides the results by the sums, multiplies them by `more`, and stores them. A query that sees no key gets zeros.
+ * Also stores the maxima and the sums if they are wanted. If there is a sink, adds it to the state first. */
 template <class E, int NF, class T>
 __device__ inline void finish(const Attention &a, int64_t b, int64_t h, int64_t first, Running<T> &s,
                               const T (&o)[NF][4], T more = 1) {

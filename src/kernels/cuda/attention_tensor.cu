@@ -1,5 +1,5 @@
-/* Attention's forward on tensor cores. The kernels keep products of q and k instead of scores, and apply the scale only
- * in the argument of exp2. */
+/* Attention's forward on tensor cores. The kernels keep products of q and k instead of scores. They apply the scale
+ * only in the argument of exp2, and to the maxima that they store. */
 #include "kernels/cuda/attention_dropout.h"
 #include "kernels/cuda/attention_softmax.h"
 #include "kernels/cuda/attention_tensor.h"

@@ -1,12 +1,12 @@
 /* Attention's kernels for tensor cores: what they share, and when they are used.
  *
  * They take 16-bit arrays of one dtype whose rows can be copied in chunks of 16 bytes, heads of at most 128 elements, a
- * positive scale, and the causal rule but no other mask. A block owns ROWS queries and goes through the keys, or it
- * owns ROWS keys and goes through the queries, in tiles of STEP rows. While it works on a tile, the next one is copied.
- * A warp owns M times 16 rows. Its operands and results are fragments in registers, distributed over the lanes as
- * tile_product.h describes: with g = lane / 4 and t = lane % 4, c[m][n] holds elements (g, 2t), (g, 2t + 1), (g + 8,
- * 2t) and (g + 8, 2t + 1) of a part of 16 x 8. Probabilities become the left operand of the next product without
- * leaving the registers. */
+ * positive scale, and the causal rule but no other mask and no softcap; for_tensor_cores has all conditions. A block
+ * owns ROWS queries and goes through the keys, or it owns ROWS keys and goes through the queries, in tiles of STEP
+ * rows. While it works on a tile, the next one is copied. A warp owns M times 16 rows. Its operands and results are
+ * fragments in registers, distributed over the lanes as tile_product.h describes: with g = lane / 4 and t = lane % 4,
+ * c[m][n] holds elements (g, 2t), (g, 2t + 1), (g + 8, 2t) and (g + 8, 2t + 1) of a part of 16 x 8. Probabilities
+ * become the left operand of the next product without leaving the registers. */
 #ifndef TG_CUDA_ATTENTION_TENSOR_H
 #define TG_CUDA_ATTENTION_TENSOR_H
 

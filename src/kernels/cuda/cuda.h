@@ -47,18 +47,19 @@ typedef struct tg_cuda {
     size_t lt_bytes;
     struct tg_cuda_plans *plans; /* a plan for each kind of product so far (gemm_plans.c) */
     unsigned long long *fault, *seen; /* the error word on the device; its last copy, in pinned memory */
-    unsigned long long calls;         /* how many calls have taken a number (tg_cuda_fault_for) */
-    tg_cuda_call *names;              /* the latest of these calls */
+    unsigned long long calls;         /* the next number for a call, before it wraps (tg_cuda_fault_for) */
+    tg_cuda_call *names;              /* the latest calls that have a number */
     cudaEvent_t fetched;              /* recorded after the copy of the error word */
     bool unrecorded;                  /* a copy of the word was queued, but recording `fetched` after it failed */
     tg_cuda_host_page *pages;         /* pinned staging for copies that do not wait */
     int next_page;
-    struct tg_cuda_graph *graphs, *capturing; /* all graphs; the one that is being captured, or NULL (graphs.c) */
+    struct tg_cuda_graph *graphs, *capturing; /* all complete graphs; the one being captured, or NULL (graphs.c) */
 } tg_cuda;
 
-/* Makes the context's GPU the current one of this thread. If that fails, records the error. Calls of the CUDA runtime
- * that allocate, make streams or events, launch kernels or run products need it. Another context or library may have
- * changed the current GPU since the last call, and a context may be used in other threads than before. */
+/* Makes the context's GPU the current one of this thread. If that fails, records the error. Does nothing while the
+ * device is being opened. Calls of the CUDA runtime that allocate, make streams or events, launch kernels or run
+ * products need it. Another context or library may have changed the current GPU since the last call, and a context may
+ * be used in other threads than before. */
 TG_PRIVATE_API void tg_cuda_enter(const tg_ctx *ctx);
 /* Returns the state of the context on its GPU, and makes this GPU the current one. A slot gets its stream from here, so
  * it launches on the right GPU. */

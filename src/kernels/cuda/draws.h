@@ -1,5 +1,5 @@
 /* Draws in kernels, by cuRAND's Philox4x32-10; kernels/philox.h says which word of which block a draw is. A thread
- * draws for four adjacent elements. If their draws are consecutive, one block serves all four. */
+ * draws for four adjacent elements. If their draws are consecutive, one or two blocks serve all four. */
 #ifndef TG_CUDA_DRAWS_H
 #define TG_CUDA_DRAWS_H
 

@@ -11,7 +11,8 @@ namespace {
 
 enum { FILL_THREADS = 256, FILL_EACH = 4 };
 
-/* Returns the bits of the element that holds this value, rounded to nearest even. */
+/* Returns the bits of the element that holds this value. A float is rounded to nearest even, and an integer toward
+ * zero. */
 uint64_t element_of(double v, int dtype) {
     uint64_t bits = 0;
     float f = (float)v;

@@ -8,10 +8,13 @@
  * cuBLASLt cannot fuse everything so that the results agree with the CPU's. It does not fuse:
  * - a bias whose dtype is not that of C;
  * - a C whose dtype is not that of A, except float32 with 16-bit A;
- * - exact GELU, SiLU, a ReLU that lets NaN through, and GELU by tanh unless C is a 16-bit float.
+ * - exact GELU, SiLU, a ReLU that lets NaN through, and GELU by tanh unless C is a 16-bit float;
+ * - a copy of the value before the activation (`pre`), except with a GELU by tanh that is fused;
+ * - a bias that is not aligned, and a C whose rows are not contiguous (plan_of).
  *
- * Slot map computes these. It works on C if C can hold the product without loss of precision, and otherwise on the
- * product in scratch memory, in the compute type. */
+ * Slot apply computes these. It works on C if the product can be rounded to C's dtype first without a change of the
+ * result, or on `pre` if that holds the product in the compute type; otherwise on the product in scratch memory, in the
+ * compute type. */
 #include "kernels/cuda/gemm_plans.h"
 #include "kernels/cuda/slots.h"
 
@@ -146,8 +149,8 @@ static void *place(const tg_matrix *x, const batch_loop *w, int64_t i) {
     return x->data ? (char *)x->data + i * x->bs[w->outer] * size_of(x->dtype) : NULL;
 }
 
-/* Finds the plan that computes all of g, bias and activation included, in one call. *plan is NULL if there is none, as
- * when C's rows are not contiguous. */
+/* Finds the plan with which calls of cuBLASLt compute all of g, bias and activation included. *plan is NULL if there is
+ * none, as when C's rows are not contiguous. */
 static tg_status plan_of(tg_ctx *ctx, const tg_gemm *g, const batch_loop *w, tg_cuda_plan **plan) {
     layout a, b, c, pre = {false, 0};
     tg_cuda_product p;

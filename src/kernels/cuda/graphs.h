@@ -24,7 +24,8 @@ void tg_cuda_capture_free(tg_ctx *ctx, void *graph);
 
 /* Adds a call to the graph that is being captured. Each replay makes this call under the same number. */
 void tg_cuda_graph_call(tg_cuda *c, const tg_cuda_call *call);
-/* Returns the call with this number, or NULL if no graph contains it. */
+/* Returns the call with this number, or NULL if no complete graph contains it. The graph that is being captured is not
+ * searched. */
 const tg_cuda_call *tg_cuda_graph_name(const tg_cuda *c, unsigned long long call);
 
 #endif

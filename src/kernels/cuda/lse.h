@@ -41,7 +41,7 @@ template <class T> __device__ inline T greater(T max, T v) {
 #endif
 }
 
-/* Returns the Lse of a row in memory or in the cache. Computes maximum and sum together. */
+/* Returns the Lse of a row that registers do not keep. Computes maximum and sum together. */
 template <class T, int W, int D>
 __device__ inline Lse<T> lse_of_row(Share<T, W, D, 0, 1> &row, const Source (&x)[1], const Group &g) {
     T max = -(T)INFINITY, sum = 0;

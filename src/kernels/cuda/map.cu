@@ -1,4 +1,4 @@
-/* The CUDA device's map slot: chooses the compute type and the path through the elements. */
+/* The CUDA device's apply slot: chooses the compute type and the path through the elements. */
 #include "kernels/cuda/map.h"
 
 #include "kernels/cuda/slots.h"

@@ -21,7 +21,7 @@ struct MapOperand {
 };
 
 enum MapPath {
-    MAP_ROWS, /* a thread has two quads of a row (the last dim); quads that are not whole are loaded by elements */
+    MAP_ROWS, /* a thread has pairs of quads of rows (the last dim); quads that are not whole are loaded by elements */
     MAP_FLAT, /* a thread has MAP_EACH elements, and finds each by its position */
     MAP_TILES /* a block has a square tile of two dims: the last one, and one along which an input is contiguous */
 };
@@ -36,10 +36,10 @@ struct MapJob {
     MapOperand x[1 + MAP_INPUTS];
     Walk<1 + MAP_INPUTS> walk; /* the dims that the path does not handle itself */
     int64_t rows, cols;
-    /* MAP_ROWS: a thread's second quad is `spread` quads after its first. With 32, each access of a warp covers
+    /* MAP_ROWS: the second quad of a pair is `spread` quads after the first. With 32, each access of a warp covers
      * contiguous memory. With 1 the two quads are adjacent. */
     int spread;
-    /* MAP_ROWS: the two quads of a thread are joined, which means that they are one access of 16 bytes. This holds for
+    /* MAP_ROWS: the two quads of a pair are joined, which means that they are one access of 16 bytes. This holds for
      * every operand; only an input that repeats one element along the row may differ. All offsets are below 2^31. */
     bool joined;
     bool copies; /* the quads are joined, and the results are the bits of the input */

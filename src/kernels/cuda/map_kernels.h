@@ -1,5 +1,5 @@
-/* The templates of map. T is the compute type, and NI the number of inputs of the formula. A thread computes several
- * elements after it has looked up the formula once. */
+/* The templates of map. T is the compute type, and NI the number of inputs of the formula. Each time a thread looks up
+ * the formula, it computes several elements. */
 #include <math.h>
 
 #include "kernels/cuda/map.h"
@@ -43,7 +43,7 @@ __device__ inline void apply(tg_formula f, const T (&x)[NI][N], double p_, doubl
     }
 }
 
-/* A thread's two quads of a row: the columns at which they begin, and how many elements they have, 0 to Q each. */
+/* A pair of quads of a row: the columns at which they begin, and how many elements they have, 0 to Q each. */
 struct Share {
     int64_t row, first, second;
     int n[2];
@@ -60,7 +60,7 @@ template <int Q> __device__ inline Share share_of(const MapJob &job, int64_t i) 
     return s;
 }
 
-/* Fetch and store both quads of a row that begins at element `base`. */
+/* Fetch and store a pair of quads. The row of the pair begins at element `base`. */
 template <int Q>
 __device__ inline void fetch_share(const MapOperand &x, int64_t base, const Share &s, Raw (&r)[2]) {
     fetch<Q>(r[0], x.data, x.size, base + s.first * x.col, x.col, s.n[0], x.whole);

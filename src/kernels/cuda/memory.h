@@ -24,7 +24,8 @@ tg_status tg_cuda_fault_fetch(tg_cuda *c);
 /* Records the error that the last copy of the word holds, if any. That copy must have arrived. */
 tg_status tg_cuda_fault_report(tg_cuda *c);
 /* Slot poll: waits for the copy of the word that the last call has queued, reports the error in it, and queues the next
- * copy. So an error is reported at the latest by the second call after the work in which it occurs was queued. */
+ * copy. So an error is reported at the latest by the second call after the work in which it occurs was queued. Does
+ * nothing while a step is captured. */
 tg_status tg_cuda_poll(tg_ctx *ctx);
 
 #endif

@@ -16,7 +16,7 @@ struct Job {
 /* Computes the mean of a row and 1 / its standard deviation. The first pass computes the mean. The second pass adds
  * squared differences from it; the mean of the squares minus the square of the mean would lose digits. The second pass
  * also adds the differences themselves. Their mean is a rounding error of the first mean and corrects it, so that the
- * mean of equal elements is exactly their value. */
+ * mean of equal elements is exactly their value. RMS norm takes 0 for the mean. */
 template <class T, int W, int D, int KEPT>
 __device__ inline void moments(Share<T, W, D, KEPT, 1> &row, const Source (&x)[1], const Job &job, const Group &g,
                                T *mean, T *rstd) {

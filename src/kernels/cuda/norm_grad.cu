@@ -6,8 +6,8 @@
  * The weight's gradient is the sum of gy h over all rows, and the bias's is the sum of gy. The rows are divided into
  * units. The division depends only on the number of rows and on which gradients are wanted, so that the bits of the
  * sums are the same on every GPU. Each group of threads adds up the rows of a unit while it computes their gx. Then
- * column_sums adds up the sums of the units. A group begins to load its next row before it has finished the current
- * one. Any of the gradients may be unwanted. */
+ * column_sums adds up the sums of the units. If registers keep the rows, a group begins to load its next row before it
+ * has finished the current one. Any of the gradients may be unwanted. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/slots.h"
 

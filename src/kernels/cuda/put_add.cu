@@ -1,5 +1,6 @@
 /* The CUDA device's put_add and put slots. Each element of the destination is computed by one thread. For put_add the
- * thread adds the values in the order of the source and rounds once; for put it writes the last value.
+ * thread adds the values in the order of the source, and rounds the sum to the destination's dtype once; for put it
+ * writes the last value.
  *
  * If groups (take.h) have few positions, a thread looks through all positions of a group. Otherwise positions are
  * sorted stably by destination, so that those of one destination keep their order. A thread then handles one

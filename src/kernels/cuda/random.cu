@@ -35,8 +35,8 @@ template <class T> __device__ inline T uniform_of(const RandomJob &job, uint32_t
 }
 
 /* Returns the normal number of a draw with these two words (Box-Muller). u is the uniform number of the first word. If
- * u is near 1, and so the radius near 0, the logarithm is computed from 1 - u, which is exact. The angle is reduced to
- * an eighth of a turn in integers. */
+ * u is near 1, and so the radius near 0, the logarithm is computed from 1 - u, which is exact; in double it always is.
+ * In float, the angle is reduced to an eighth of a turn in integers. */
 __device__ inline float normal_of(uint32_t first, uint32_t second, float) {
     float u = ((float)first + 0.5f) * 0x1p-32f, rest = ((float)~first + 0.5f) * 0x1p-32f;
     float l = first >= 0xc0000000u ? log1pf(-rest) : logf(u);

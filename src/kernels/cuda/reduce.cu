@@ -133,8 +133,9 @@ void launch(const ReduceJob &job, int compute, cudaStream_t stream) {
  * type, because quads have 2 or 4 elements. */
 int64_t pitch_of(const ReduceJob &job) { return ceil_div(job.parts, 4) * 4; }
 
-/* Splits a job in two. `job` is changed: it writes the result of each part to the scratch memory `results` and, of
- * argmax and argmin, its position to `positions`. `rest` reduces these into the output that job had. */
+/* Splits a job in two. `job` is changed: it writes the result of each part to the scratch memory `results`. For argmax
+ * and argmin it also writes the position of that result to `positions`. `rest` reduces the results into the output that
+ * job had. */
 void split(ReduceJob &job, ReduceJob &rest, const Sides &s, void *results, void *positions, int compute, int quad) {
     bool arg = job.path == REDUCE_ARG;
     int64_t step = pitch_of(job), out_step[TG_MAX_DIMS] = {};

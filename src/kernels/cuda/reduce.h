@@ -1,12 +1,12 @@
 /* Reductions: what the driver (reduce.cu) passes to the templates (reduce_kernels.h), which are compiled once for each
  * compute type (reduce_f32.cu, reduce_f64.cu, reduce_i64.cu).
  *
- * The order of a reduction depends on shapes, strides and dtypes alone. Elements are read in quads (vector.h). If the
- * elements of an output are a row of memory, several threads, which are called lanes, share the row. A lane adds up its
- * own quads element by element, and then the elements of the resulting quad. Then the results of the lanes are added
- * pairwise. If outputs are adjacent in memory, a block reduces columns: each row of its threads adds up its own rows of
- * elements, and then the results of the rows of threads are added. Long reductions are cut into parts, whose results
- * are reduced in order. */
+ * The order of a reduction depends on shapes, strides and dtypes alone. Elements are read in quads (vector.h). If many
+ * outputs are adjacent in memory, a block reduces columns: each row of its threads adds up its own rows of elements,
+ * and then the results of the rows of threads are added. Otherwise one or more threads, which are called lanes, share
+ * the elements of an output. A lane adds up its own quads element by element, and then the elements of the resulting
+ * quad. Then the results of each warp's lanes are added pairwise, and the results of several warps one after another.
+ * Long reductions are cut into parts. The results of the parts are then reduced like elements. */
 #ifndef TG_CUDA_REDUCE_H
 #define TG_CUDA_REDUCE_H
 
@@ -21,7 +21,7 @@ enum { REDUCE_THREADS = 256, REDUCE_LANES = 32, REDUCE_ROWS = REDUCE_THREADS / R
 enum ReducePath {
     REDUCE_ROW,    /* `lanes` threads for each output */
     REDUCE_COLUMN, /* one block for REDUCE_LANES quads of adjacent outputs */
-    REDUCE_ARG     /* like REDUCE_ROW, but finds the positions of extrema */
+    REDUCE_ARG     /* like REDUCE_ROW, but finds the positions of extrema, and reads single elements */
 };
 
 struct ReduceJob {

@@ -134,8 +134,9 @@ template <class T, int K> __global__ void __launch_bounds__(REDUCE_THREADS) redu
     if (mine && lane == 0) finish(job, at[1] + part * job.part_step, v);
 }
 
-/* Reduces a thread's quad of columns over every REDUCE_ROWS-th row. n is the number of columns that exist. D is the
- * dtype if quads are whole and the reduced elements are one dim; otherwise D is ANY_QUAD. */
+/* Reduces a thread's quad of columns over every REDUCE_ROWS-th row. n is the number of columns that exist. D is what
+ * with_dtype (vector.h) makes of the dtype if the quad is whole and has all its columns, and if the reduced elements
+ * are one dim; otherwise D is ANY_QUAD. */
 template <class T, int K, int D>
 __device__ inline void column_results(const ReduceJob &job, int64_t base, int64_t begin, int64_t end, int n, T *acc) {
     constexpr int Q = Quad<T>::size, AHEAD = D == ANY_QUAD ? 4 : 8;

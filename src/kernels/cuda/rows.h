@@ -1,10 +1,11 @@
 /* Rows as the kernels of softmax, norms and cross-entropy read them. A group of threads works on a row. It keeps the
  * row in registers or in shared memory, or reads it again.
  *
- * A row consists of chunks of W elements. W is 8 if every row is contiguous and aligned, and a chunk is then one access
- * of 16 bytes, or two or four of them; otherwise W is 1. Thread t of a group of G threads has the chunks t, t + G, and
- * so on. A thread adds up its own chunks; then the sums of the group are added pairwise. So the order of a sum depends
- * on the length, the layout and the dtype of the rows alone.
+ * A row consists of chunks of W elements. W is 8 if every row is contiguous and aligned and has a multiple of 8
+ * elements (in double, also if all arrays are float64), and a chunk is then one access of 16 bytes, or two or four of
+ * them; otherwise W is 1. Thread t of a group of G threads has the chunks t, t + G, and so on. A thread adds up its own
+ * chunks. Then the sums of each warp of the group are added pairwise, and the sums of several warps one after another.
+ * So the order of a sum depends on the length, the layout and the dtypes of the rows alone.
  *
  * Kernels are compiled for wide rows (W is 8) that all have the same dtype D, so that a thread starts the loads of
  * several chunks before it waits for the first. For other rows D is ANY_DTYPE, and each access looks up the dtype. */
@@ -79,7 +80,8 @@ template <class T> __device__ inline void row_set(const Rows &x, int64_t r, T v)
     store<T>(row_at(x, r), x.dtype, 0, v);
 }
 
-/* Returns the dtype of all these arrays, of which some may be absent; ANY_DTYPE if they have several. */
+/* Returns the dtype of all these arrays, of which some may be absent; ANY_DTYPE if they have several, or none is
+ * present. */
 template <int N> inline int common_dtype(const Rows *const (&x)[N]) {
     int dtype = ANY_DTYPE;
     for (int k = 0; k < N; k++) {
@@ -249,7 +251,7 @@ struct Group {
 struct Sum {
     template <class T> __device__ T operator()(T a, T b) const { return a + b; }
 };
-/* The maximum, which ignores NaN. A NaN reaches the results through the sums. */
+/* The maximum, which ignores a NaN in b; a is never NaN. A NaN reaches the results through the sums. */
 struct Greatest {
     template <class T> __device__ T operator()(T a, T b) const { return b > a ? b : a; }
 };
@@ -284,8 +286,8 @@ template <class T, class Join> __device__ inline T joined(const Group &g, T v, J
  * position j at which the thread has a chunk of every row: v[k] holds the elements of row k from j on, converted to T.
  * again() makes the same calls once more, with the chunks as they were kept. With KEPT > 0, registers keep up to KEPT
  * chunks of each row, and i is the index of the chunk among them; after read(), start() may be called for the next
- * rows. With KEPT 0, the cache in shared memory keeps the chunks, and i is 0. Without a cache, again() loads them once
- * more. */
+ * rows. With KEPT 0, start() does nothing, the cache in shared memory keeps the chunks, and i is 0. Without a cache,
+ * again() loads them once more. */
 template <class T, int W, int D, int KEPT, int N> struct Share {
     Chunk<T, W, D> next[KEPT][N], kept[KEPT][N];
     __device__ Share(T *, int64_t) {}
@@ -364,7 +366,7 @@ template <class T, int W, int D, int N> struct Share<T, W, D, 0, N> {
 /* How rows are distributed. A unit is one row or several; each group works on one unit at a time. */
 struct Plan {
     bool wide, kept, cached; /* chunks have WIDE elements; rows stay in registers; rows stay in the cache */
-    int dtype;               /* of all rows, if they are wide; otherwise ANY_DTYPE */
+    int dtype;               /* of all rows; ANY_DTYPE if they have several. Used only if they are wide */
     int threads, groups;     /* threads of a group; groups of a block */
     unsigned grid;           /* blocks */
     size_t shared;           /* bytes of shared memory */

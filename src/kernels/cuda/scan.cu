@@ -2,8 +2,8 @@
  * tiles. A thread scans SCAN_EACH adjacent elements of a tile; then the totals of the threads are scanned. If a row has
  * several chunks, there are three launches: the first computes the totals of the chunks, the second scans these totals,
  * and the third scans the elements. Instead, a thread scans a whole row if rows are short, or if many rows are adjacent
- * in memory and a row is at most one chunk. The choice depends on shapes and strides alone. Floats are computed in
- * float64. */
+ * in memory and a row is at most one chunk. The choice depends on shapes and strides alone. If x or y is a float, sums
+ * and products are computed in float64, otherwise in int64. */
 #include "kernels/cuda/slots.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/cuda/walk.h"

@@ -1,5 +1,5 @@
-/* The slots of the CUDA device that compute; tg_device_ops in device.h says what each does. Each is implemented in the
- * file of its kernels. */
+/* The slots of the CUDA device that compute; tg_device_ops in device.h says what each does. tg_cuda_map is slot apply.
+ * Each is implemented in the file of its kernels; gemm, which has none, in gemm.c. */
 #ifndef TG_CUDA_SLOTS_H
 #define TG_CUDA_SLOTS_H
 

@@ -10,9 +10,9 @@ namespace tg {
 
 enum { SORT_THREADS = 64, SORT_EACH = 16, SORT_TILE = SORT_THREADS * SORT_EACH, SORT_BITS = 8, SORT_DIGITS = 256 };
 
-/* keys[0] holds n numbers. Each pass moves the keys, and in `order` their original positions, from one buffer to the
- * other. `order` needs no contents before the sort. `starts` is scratch memory for SORT_DIGITS * tiles numbers, where
- * tiles is ceil(n / SORT_TILE). */
+/* Before sort_stably, keys[0] holds n numbers, and `order` needs no contents. Each pass moves the keys, and in `order`
+ * their original positions, from one buffer to the other. `starts` is scratch memory for SORT_DIGITS * tiles numbers,
+ * where tiles is ceil(n / SORT_TILE). */
 template <class Id> struct SortJob {
     Id *keys[2], *order[2], *starts;
     int64_t n, tiles;
@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(SORT_THREADS) sort_place(SortJob<Id> job, int 
     }
 }
 
-/* Sorts keys[from] by the lowest `bits` bits. If `ordered` is true, order[from] has contents, which move with the keys.
- * Returns the number of the buffer that holds the result. */
+/* Sorts keys[from], whose numbers have at most this many bits. If `ordered` is true, order[from] has contents, which
+ * move with the keys. Returns the number of the buffer that holds the result. */
 template <class Id> int sort_from(const SortJob<Id> &job, int from, bool ordered, int bits, cudaStream_t stream) {
     for (int shift = 0; shift == 0 || shift < bits; shift += SORT_BITS, from = !from) {
         unsigned grid = (unsigned)job.tiles;

@@ -39,7 +39,7 @@ static void drain(cudaEvent_t e) {
         rest(i);
 }
 
-/* Waits for e and polls meanwhile. Pollers run once more, with -1, when e has been reached. */
+/* Waits for e and polls meanwhile. Pollers run once more, with -1, when e has been reached or its query has failed. */
 static tg_status await_and_poll(tg_cuda *c, cudaEvent_t e) {
     double since = tg_system_now();
     tg_status s = TG_OK;

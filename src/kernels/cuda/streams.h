@@ -8,7 +8,8 @@
 /* A poller has work on the device that might never end by itself, such as collectives that wait for other GPUs. While
  * the host waits for the device, the function poll of every poller is called repeatedly with the seconds waited so far,
  * and once with -1 when the wait is over. poll advances the poller's work. If the work fails, poll ends it on the
- * device, records an error and returns it. No poller is called after that, and the wait ends with this error. */
+ * device, records an error and returns it. No poller is called after that, and the wait ends with this error. What poll
+ * returns for -1 is ignored. */
 typedef struct tg_cuda_poller {
     tg_status (*poll)(struct tg_cuda_poller *w, double waited);
     struct tg_cuda_poller *next;

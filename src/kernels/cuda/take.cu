@@ -9,8 +9,8 @@ namespace tg {
 namespace {
 
 /* Chooses the compute type and the kernels' dtypes of both sides. Values that are not added are converted as slot apply
- * does. For sums it is the wider type of the two, where floats are wider than integers. An integer of 8 bytes together
- * with float32 needs double, whose quads can hold both. */
+ * does. Sums are computed in the wider type of the two, where floats are wider than integers. An element of 8 bytes
+ * together with float32 needs double, whose quads can hold both. */
 void choose_types(TakeJob &job, const tg_array &a, const tg_array &b, TakeUse use) {
     const tg_array &to = use == TAKE_READS ? a : b, &from = use == TAKE_READS ? b : a;
     bool real = is_real(a.dtype) || is_real(b.dtype);

@@ -1,8 +1,8 @@
 /* What take, put and put_add share: how elements of an array are found by an index along one dim.
  *
  * Array a has the index's shape: it is the output of take, and the source of put and put_add. Array b is indexed.
- * Trailing dims along which the index is constant, and which merge into one dim in a and also in b, form a run. A
- * position is the number of a run. */
+ * Trailing dims after the indexed one along which the index is constant, and which merge into one dim in a and also in
+ * b, form a run. A position is the number of a run. */
 #ifndef TG_CUDA_TAKE_H
 #define TG_CUDA_TAKE_H
 

@@ -59,8 +59,8 @@ template <bool TRANSPOSED> __device__ inline void load_matrices(uint32_t (&r)[4]
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 #endif
 
-/* Adds to c, a fragment of 16 x 8 sums, the product of a, 16 x 16, and b, 16 x 8. A lane holds rows g and g + 8 of a
- * and c, and column g of b; tile_product.h says which elements of c. */
+/* Adds to c, a fragment of 16 x 8 sums, the product of a, 16 x 16, and b, 16 x 8. A lane holds elements of rows g and
+ * g + 8 of a and c, and of column g of b; tile_product.h says which elements of c. */
 template <class E>
 __device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, E) {
 #ifdef __CUDA_ARCH__
@@ -107,7 +107,7 @@ __device__ inline void copies_wait() {
 #endif
 }
 
-/* Returns 2^x, with an error of two units in the last place. */
+/* Returns 2^x, with an error of at most two units in the last place. */
 __device__ inline float fast_exp2(float x) {
 #ifdef __CUDA_ARCH__
     float y;

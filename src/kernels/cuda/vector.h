@@ -138,7 +138,8 @@ template <int Q> __device__ inline void put(const Raw &r, char *data, int size, 
     }
 }
 
-/* Returns the bfloat16 with these bits. A shift is cheaper than moving each element to a register of 16 bits. */
+/* Returns the value of the bfloat16 with these bits. A shift is cheaper than moving each element to a register of 16
+ * bits. */
 template <class S> __device__ inline float widened(S bits) {
     uint32_t wide = (uint32_t)bits << 16;
     float x;
@@ -156,7 +157,7 @@ template <class T, int DTYPE, class S> __device__ inline void decode_as(const Ra
     }
 }
 
-/* Decodes elements of the size of S, whose dtype has no loop of its own. */
+/* Decodes elements of the size of S, whose dtype has no case in decode. */
 template <class T, class S> __device__ inline void decode_sized(const Raw &r, int dtype, T *v) {
     constexpr int Q = Quad<T>::size;
     if constexpr (sizeof(S) * Q <= sizeof(Raw)) {
@@ -235,7 +236,7 @@ template <class T, int DTYPE, class S> __device__ inline void encode_as(Raw &r, 
     }
 }
 
-/* Encodes elements of the size of S, whose dtype has no loop of its own. */
+/* Encodes elements of the size of S, whose dtype has no case in encode. */
 template <class T, class S> __device__ inline void encode_sized(Raw &r, int dtype, const T *v) {
     constexpr int Q = Quad<T>::size;
     r = Raw{};
