@@ -1,5 +1,6 @@
 /* Device memory and copies. The heap (base/heap.c) cuts blocks from the segments that are allocated here. It gives out
- * a freed block again at once. That is safe, because all users of the block are queued on one stream. */
+ * a freed block again at once. That is safe, because the users of the block are queued on one stream. A work on another
+ * stream is ordered with that stream by events, or holds the block that it reads (tg_block_hold). */
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/streams.h"
 
