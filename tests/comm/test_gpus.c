@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tapegrad/memory.h>
 #include <tapegrad/parallel.h>
 #include <tapegrad/ranks.h>
 
