@@ -7,7 +7,8 @@ enum { MESSAGE_TAG = 0, ANYBODY = -1 };
 
 /* ---- Sending and receiving ---- */
 
-/* Records an error of the layer; `call` describes what failed. The first error ends all use of the layer. */
+/* Records an error of the layer; 0 is none. `call` describes what failed. The first error ends all use of the layer,
+ * except that the layer is closed. */
 static tg_status check(tg_p2p_rank *self, const char *call, int error) {
     char text[256] = "";
     if (!error) return TG_OK;

@@ -8,7 +8,7 @@
 tg_status tg_p2p_open(tg_p2p_rank *self);
 /* Closes the layer, and frees the buffers. */
 void tg_p2p_close(tg_p2p_rank *self);
-/* Start to receive into the buffer from rank `source`, or to send from it. The buffer is then in flight. */
+/* Start to receive into the buffer from rank `source` (-1: any), or to send from it. The buffer is then in flight. */
 tg_status tg_p2p_receive(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t capacity, int source, int tag);
 tg_status tg_p2p_send(tg_p2p_rank *self, tg_p2p_buffer *buffer, size_t bytes, int to, int tag);
 /* Returns an empty message, or NULL after an error. */

@@ -12,7 +12,7 @@ typedef struct tg_p2p_side {
     uint64_t balance;
     int64_t requested[TG_P2P_PHASES];      /* number of pieces that this rank has requested from the member */
     int64_t wanted[TG_P2P_PHASES];         /* number of pieces that the member has requested from this rank */
-    int64_t served[TG_P2P_PHASES];         /* number of the wanted pieces that this rank has sent */
+    int64_t served[TG_P2P_PHASES];         /* number of the wanted pieces that this rank has sent or refused */
     int tag[TG_P2P_PHASES][TG_P2P_PIECES]; /* tags of the wanted pieces that this rank has yet to send */
     char *inline_data;                     /* the data that the member's message contained */
     char site[TG_P2P_SITE];
@@ -34,13 +34,13 @@ struct tg_p2p_call {
     uint64_t balance;
     bool disputed; /* a member's call differs from this rank's; reported when all have arrived, or after 0.1 s */
     tg_transfer t;
-    int64_t *send_at, *recv_at; /* where parts begin: size + 1 numbers, in `begins` */
+    int64_t *send_at, *recv_at; /* where parts begin: size + 1 numbers, in `begins`; NULL: equal parts */
     int64_t *begins;
     void *copy; /* a copy of src, for an all-to-all in place; NULL: none */
     tg_signature signature;
-    int64_t in, out;      /* number of pieces that have yet to arrive, and that have yet to be sent */
+    int64_t in, out;      /* number of pieces that have yet to be stored or summed, and that have yet to be sent */
     int64_t sums, summed; /* number of pieces of the part that this rank sums; number of those that it has summed */
-    int64_t owed;         /* number of pieces requested from this rank that it has not sent */
+    int64_t owed;         /* number of pieces requested from this rank that it has neither sent nor refused */
     tg_p2p_side *side;    /* one for each member; a send or a receive has one */
 };
 
@@ -58,7 +58,8 @@ static inline tg_p2p_call *tg_p2p_pair_at(const tg_p2p_pair_calls *m, uint64_t s
     return m->capacity ? m->call[sequence % m->capacity] : NULL;
 }
 
-/* Starts a call: notifies the members that this rank has arrived, and compares the call with theirs. */
+/* Starts a call: notifies the members that this rank has arrived, and compares the call with theirs. A send only
+ * notifies, and a receive only compares. Waits while `window` collectives of the group are in flight. */
 tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r);
 /* Handles a message for the group. */
 void tg_p2p_deliver(tg_p2p_group *g, const tg_p2p_message *m);

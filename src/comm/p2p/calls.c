@@ -33,8 +33,8 @@ void tg_p2p_site(const tg_p2p_rank *self, const void *site, char *buf, size_t n)
 
 /* ---- Disagreement ---- */
 
-/* Compares this rank's call with that member's. For an all-to-all it also compares the sizes that the two exchange;
- * for a send or receive, the length and dtype. */
+/* Compares this rank's call with that member's. For an all-to-all it also compares the sizes that the two exchange. For
+ * a send or receive it compares only the length and dtype. */
 bool tg_p2p_agree(const tg_p2p_call *c, int member) {
     const tg_p2p_side *o = tg_p2p_side_of(c, member);
     if (c->pair) return o->count == c->t.count && o->signature.dtype == c->signature.dtype;
@@ -111,7 +111,8 @@ static void arrive(tg_p2p_call *c) {
         if (i != g->control.rank) compare(c, i);
 }
 
-/* Starts a send or a receive. Only a send notifies the peer; the receiver answers it when it takes the data. */
+/* Starts a send or a receive. Only a send notifies the peer. The receiver answers with a request or, if the data was
+ * inline, with TG_P2P_TAKEN. */
 static tg_status start_pair_call(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r) {
     bool send = t->kind == TG_SEND;
     tg_p2p_pair_calls *pair_calls = send ? &g->member[t->root].send : &g->member[t->root].recv;

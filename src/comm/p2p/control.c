@@ -7,7 +7,7 @@
 #include "comm/shm/shm.h"
 
 /* Returns the call that this rank waits for: the call of w->request or, if the request is NULL, the older call
- * w->place, whose place in the group this rank needs for its next call. Returns NULL if w is NULL or sets neither. (In
+ * w->place, which must be done before this rank may start its next one. Returns NULL if w is NULL or sets neither. (In
  * the tg_wait of a report of failure, w->place is the call that fails.) */
 static tg_p2p_call *call_of(const tg_wait *w) {
     return !w ? NULL : w->request ? ((tg_p2p_request *)w->request)->call : w->place;
@@ -127,15 +127,17 @@ static void report_disagreement(tg_control *c, const tg_wait *w) {
     if (call->disputed && tg_system_now() - w->since > patience) tg_p2p_report_dispute(call);
 }
 
-/* Returns whether the call cannot be done without member i, which is lost. If the member has arrived, and others have
- * not, the call may still need nothing of it. When all have arrived and the call is not done, then data is missing. */
+/* Returns whether the call needs member i, which is lost. If the member has arrived, and others have not, the call may
+ * still need nothing of it. When all have arrived and the call is not done, data is missing, and this function takes it
+ * to be that member's. */
 static bool needs(const tg_p2p_call *call, int i) {
     if (call->pair && i != call->peer) return false;
     return tg_p2p_awaited(call, i) || call->ready || call->lost;
 }
 
-/* Ends the group, from the call of w on, if the call needs a member that is lost. Marks the call as lost, because a
- * send or a receive whose peer has arrived would otherwise go on after the end of the group (tg_p2p_cannot_finish). */
+/* Ends the group, from the call of w on, if the call needs a member that is lost; if w is NULL, if any member is lost.
+ * Marks the call as lost, because a send or a receive whose peer has arrived would otherwise go on after the end of the
+ * group (tg_p2p_cannot_finish). */
 static void check_lost(tg_control *c, const tg_wait *w) {
     const tg_p2p_group *g = tg_p2p_of(c);
     tg_p2p_call *call = call_of(w);

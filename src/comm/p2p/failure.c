@@ -174,7 +174,7 @@ static void announce(tg_p2p_rank *self, tg_p2p_kind kind) {
     }
 }
 
-/* Sends the number of calls that this rank has missed to the members of all its groups. */
+/* Sends to the members of each open group how many calls this rank has missed since the group was formed. */
 static void announce_missed(tg_p2p_rank *self) {
     for (tg_p2p_group *g = self->groups; g; g = g->next)
         for (int i = 0; !g->closed && i < g->control.size; i++) {
@@ -229,7 +229,8 @@ static void post_missed(tg_listener *l) {
     announce_missed(self);
 }
 
-/* Makes progress while this rank waits for ranks of its node, because ranks of other nodes may need its data. */
+/* Makes progress while this rank waits in a call of any communicator, such as one of its node, because ranks of other
+ * nodes may need its data. */
 static void while_idle(tg_listener *l) {
     tg_p2p_rank *self = (tg_p2p_rank *)l;
     if (pthread_equal(pthread_self(), self->thread)) tg_p2p_progress(self);

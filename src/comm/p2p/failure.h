@@ -5,7 +5,8 @@
 #include "comm/p2p/call.h"
 
 /* Returns whether the call cannot be finished because its group has failed. A collective before the first lost one goes
- * on: a member may have finished it and failed afterward. A send or a receive whose peer has arrived goes on too. */
+ * on: a member may have finished it and failed afterward. A send or a receive whose peer has arrived goes on too. No
+ * call goes on that is itself marked as lost. */
 bool tg_p2p_cannot_finish(const tg_p2p_call *c);
 /* Answers with empty pieces the requests for pieces of the call that were not answered yet. */
 void tg_p2p_refuse_all(tg_p2p_call *c);
@@ -14,14 +15,14 @@ void tg_p2p_refuse_all(tg_p2p_call *c);
 void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, const char *text, uint64_t from);
 /* Handles TG_P2P_FAIL. */
 void tg_p2p_failed(tg_p2p_group *g, const tg_p2p_message *m);
-/* Notes that g and another group end because of a deadlock. Every message about the end of g then contains the end of
- * the other group, so that a rank learns of both at once. Otherwise it could announce its own failure while it knows of
- * one end only, and members of the other group would report that failure. */
+/* Notes that g and another group end because of a deadlock, unless g has failed before. Every message about the end of g
+ * then contains the end of the other group, so that a rank learns of both at once. Otherwise it could announce its own
+ * failure while it knows of one end only, and members of the other group would report that failure. */
 void tg_p2p_end_with(tg_p2p_group *g, tg_p2p_end other);
-/* Passes disagreements on: for every group that has failed because of a disagreement, sends the reason to its members.
- * Called before this rank announces its own failure. Otherwise a member could receive that announcement first, and
- * report it instead of the disagreement, because the message of the rank that found the disagreement may still be in
- * flight. */
+/* Passes disagreements on: for every open group that has failed because of a disagreement that another rank reported,
+ * sends the reason to its members once. Called before this rank announces its own failure. Otherwise a member could
+ * receive that announcement first, and report it instead of the disagreement, because the message of the rank that found
+ * the disagreement may still be in flight. */
 void tg_p2p_pass_on(tg_p2p_rank *self);
 /* Returns why nothing can come from that rank any more, though it has not sent TG_P2P_BYE: "" if its process has ended,
  * otherwise the layer's words. NULL: it is not so, or the layer cannot tell. */
@@ -32,8 +33,8 @@ bool tg_p2p_is_gone(const tg_p2p_rank *self, int rank);
 bool tg_p2p_awaited(const tg_p2p_call *c, int member);
 /* Fills *q with the call of a member that has arrived. peer: the other member of a send or a receive. */
 void tg_p2p_quote(const tg_p2p_call *c, int member, int peer, tg_quoted *q);
-/* Ends the group if members that have arrived disagree about the call. Once all members have arrived, every rank writes
- * the same text. */
+/* Ends the group if members that have arrived disagree about the call. If their signatures differ, every rank that does
+ * this when all members have arrived writes the same text. */
 void tg_p2p_report_dispute(tg_p2p_call *c);
 /* Returns whether that member, which has arrived, agrees with this rank. */
 bool tg_p2p_agree(const tg_p2p_call *c, int member);

@@ -22,7 +22,7 @@ static tg_p2p_base *base_of(tg_p2p_rank *self, uint64_t base) {
     return NULL;
 }
 
-/* Sets *key to the key of the next group of these ranks, split from the group with key *parent. */
+/* Sets *key to the key of the next group of these ranks. parent: that of tg_p2p_group_new. */
 static tg_status name_group(tg_p2p_rank *self, const tg_p2p_key *parent, const int *ranks, int n, tg_p2p_key *key) {
     key->base = parent ? mix(tg_p2p_digest(parent), (uint64_t)n) : 0;
     for (int i = 0; i < n; i++) key->base = mix(key->base, (uint64_t)ranks[i] + 1);

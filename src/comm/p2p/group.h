@@ -5,7 +5,7 @@
 #include "comm/p2p/rank.h"
 
 enum {
-    TG_P2P_PIECES = 2,     /* most pieces in flight from one member to another, for each phase */
+    TG_P2P_PIECES = 2,     /* buffers for pieces from a member, for each phase; and those to it, for all phases */
     TG_P2P_PHASES = 2,     /* an all-reduce sums its parts in phase 0, then gathers them in phase 1 */
     TG_P2P_PAIR_CALLS = 32 /* first capacity of tg_p2p_pair_calls */
 };
@@ -33,9 +33,9 @@ typedef struct tg_p2p_block {
 
 typedef struct tg_p2p_member {
     int rank; /* its number in the world */
-    bool left, recovering; /* it has freed its communicator; it has called tg_comm_recover */
+    bool left, recovering; /* it has sent TG_P2P_LEAVE; it has called tg_comm_recover */
     uint64_t missed_calls; /* calls that it has missed after errors */
-    tg_call_entry last;    /* its last call that this rank knows of; sequence 0: none */
+    tg_call_entry last;    /* its last collective that this rank knows of; sequence 0: none */
     char site[TG_P2P_SITE];
     tg_p2p_piece in[TG_P2P_PHASES][TG_P2P_PIECES];
     tg_p2p_buffer out[TG_P2P_PIECES];
@@ -59,7 +59,7 @@ struct tg_p2p_group {
     size_t inline_bytes;      /* most bytes of data that a message contains */
     size_t piece;             /* bytes of a piece */
     uint64_t sequence;        /* of the next collective */
-    bool held[TG_P2P_PHASES]; /* an older call could not yet request all that it needs, so younger calls wait */
+    bool held[TG_P2P_PHASES]; /* a collective could not yet request all that it needs, so younger ones wait */
     bool world;               /* it has all ranks, or all that recovery has left */
     bool closed, failed;
     bool passed_on; /* this rank has passed the disagreement on (tg_p2p_pass_on) */
@@ -69,7 +69,7 @@ struct tg_p2p_group {
     int culprit, reporter; /* numbers in the world; -1: none */
     uint64_t failed_at;    /* the first collective that is lost; earlier ones go on */
     bool decided;          /* in recovery: the list is valid */
-    bool *list;            /* in recovery: whether each member has joined */
+    bool *list;            /* in recovery: whether each member is to be in the next group */
     char name[32], failure[TG_P2P_FAILURE];
     size_t bytes, buffer_bytes, calls_bytes;
     char *buffers; /* of the pieces; NULL before the first */
@@ -81,7 +81,8 @@ struct tg_p2p_group {
 
 uint64_t tg_p2p_digest(const tg_p2p_key *key);
 /* Makes the group of these n ranks of the world, in this order; this rank is number `rank`. parent: key of the group
- * that it is split from; NULL: it is the world. Returns NULL after recording the error. */
+ * that it is split from or, in recovery, a key made from that of the old group; NULL: it is the world. Returns NULL
+ * after recording the error. */
 tg_p2p_group *tg_p2p_group_new(tg_p2p_rank *self, const tg_p2p_key *parent, const int *ranks, int n, int rank,
                                const char *name);
 /* Notifies the members that this rank leaves the group, and marks the group as closed. */

@@ -144,7 +144,8 @@ static bool are_of_this_node(const tg_p2p_rank *self, const int *ranks, int n) {
     return true;
 }
 
-/* Makes the group of these ranks of the world: over the node's transport if all of them are of this node. */
+/* Makes the group of these ranks of the world: over the node's transport if all of them are of this node, and the ranks
+ * of this node share memory. */
 static tg_p2p_handle *split(const tg_p2p_handle *handle, const int *ranks, int n, int rank, const char *name) {
     tg_p2p_rank *self = handle->self;
     void *inner = NULL;
@@ -194,9 +195,9 @@ static bool all_gone(tg_p2p_rank *self) {
     return tg_p2p_sent(self);
 }
 
-/* Waits until all pieces that this rank has requested have arrived, and sends TG_P2P_BYE to all other ranks. Then
- * answers the requests of the other ranks until all of them have sent TG_P2P_BYE too. After that no message can
- * arrive. */
+/* Waits until all pieces that this rank has requested have arrived and all that it sends is sent. Then sends TG_P2P_BYE
+ * to all other ranks, and answers their requests until each of them has sent TG_P2P_BYE too or is lost. After that no
+ * message can arrive (quiet). Each of the two waits ends at the deadline. */
 static void end_messages(tg_p2p_rank *self) {
     if (self->broken) return;
     bool arrived = tg_p2p_until(self, all_completed);
@@ -296,8 +297,8 @@ static tg_p2p_group *world_group(tg_p2p_rank *self) {
     return g;
 }
 
-/* Allocates what a rank needs, waits until the layer is open, and connects the context to the rank: its errors and its
- * heartbeat. */
+/* Allocates what a rank needs, and waits until the layer is open. From then on this rank announces the context's
+ * errors, and the recorder holds the context's heartbeat. */
 static tg_status rank_open(tg_p2p_rank *self) {
     tg_ctx *ctx = self->ctx;
     self->thread = pthread_self();

@@ -8,8 +8,8 @@
  * up never touches a tensor. Every piece that arrives was requested, so there is a buffer for it. A rank moves only
  * data of calls that it has started itself, and only while it is in a call of the library.
  *
- * Every rank sums its own part, over the ranks in their order, element by element, with the kernels of the
- * shared-memory transport. So both transports give the same bits. */
+ * Every rank sums its own part (of a small all-reduce: all of it), over the ranks in their order, element by element,
+ * with the kernels of the shared-memory transport. So both transports give the same bits. */
 #ifndef TG_P2P_H
 #define TG_P2P_H
 
@@ -27,9 +27,9 @@ extern const tg_comm_ops tg_p2p_transport;
 
 /* ---- node.c ---- */
 
-/* Connects the ranks of each node through shared memory. Collective over world. *node: the communicator of the ranks of
- * this node; NULL: they cannot share memory. *in_one: whether all ranks are connected in one node. Stores the node and
- * the process of each rank in self. */
+/* Connects the ranks of each node through shared memory. Collective over world. *node: receives the communicator of the
+ * ranks of this node; unchanged if they cannot share memory, or if this rank is the only one. *in_one: whether all
+ * ranks are connected in one node. Stores the node and the process of each rank in self. */
 tg_status tg_p2p_meet(tg_p2p_rank *self, tg_comm *world, tg_comm **node, bool *in_one);
 
 #endif

@@ -69,7 +69,7 @@ static void expect(tg_p2p_call *c, int member) {
     }
 }
 
-/* Begins a send or a receive. Notifies the sender if its data was inline, because it then sends no pieces. */
+/* Begins a send or a receive. A receive of inline data requests no pieces, so it notifies the sender. */
 static void begin_pair_call(tg_p2p_call *c) {
     tg_p2p_rank *self = c->g->self;
     bool recv = c->t.kind == TG_RECV;
@@ -150,9 +150,10 @@ static bool request_from(tg_p2p_call *c, int from, int phase) {
     return true;
 }
 
-/* Requests the pieces of a collective. tg_p2p_progress comes to older calls first. If a call cannot request all that it
- * needs, younger calls of the group request nothing (held). Otherwise two calls could each hold buffers that the other
- * one needs, and wait forever: a sum keeps its buffers until the pieces of all members have arrived. */
+/* Requests the pieces of a collective. tg_p2p_progress comes to older calls first. If a collective cannot request all
+ * that it needs, younger collectives of the group request nothing (held). Otherwise two of them could each hold buffers
+ * that the other one needs, and wait forever: a sum keeps its buffers until the pieces of all members have arrived.
+ * Receives do not keep theirs, so they need not wait. */
 static void request_all(tg_p2p_call *c) {
     tg_p2p_group *g = c->g;
     for (int phase = 0; phase < TG_P2P_PHASES; phase++) {
@@ -209,7 +210,7 @@ static void use_piece(tg_p2p_group *g, int from, int phase, tg_p2p_piece *p) {
     tg_p2p_flow f = tg_p2p_piece_of(c, tg_p2p_in(c, from, phase), p->index);
     size_t bytes = (size_t)f.n * tg_p2p_element(c);
     if (p->buffer.bytes == 0) {
-        p->call = NULL; /* refused: the group has failed, and the message about that has arrived or will arrive */
+        p->call = NULL; /* refused, as the group has failed (a message says so), or the member is lost (tg_p2p_lost) */
         c->lost = true;
     } else if ((size_t)p->buffer.bytes != bytes) {
         p->call = NULL;

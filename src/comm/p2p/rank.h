@@ -25,7 +25,7 @@ typedef struct tg_p2p_buffer {
 /* What this rank knows of one rank of the world. This rank itself has an entry too. */
 typedef struct tg_p2p_peer {
     bool gone;           /* it has sent TG_P2P_BYE */
-    int64_t pid;         /* its process, of another node too; 0 until the ranks have exchanged them */
+    int64_t pid;         /* its process, even if on another node; 0 until the ranks have exchanged them */
     double since, heard; /* times when its error was first seen, and when its last message came */
     tg_status status;    /* of its context */
     int cause;           /* the rank that caused its error; -1: itself */
@@ -67,8 +67,8 @@ struct tg_p2p_rank {
     int cause;      /* the rank whose failure this rank's context is recording; -1: its own */
     int open;       /* number of communicators that are not closed */
     tg_comm *node;  /* connects the ranks of this node, by their numbers in the world; NULL: none */
-    int64_t *nodes; /* the node of each rank; NULL until the ranks have exchanged them */
-    bool broken;    /* a call of the layer has failed */
+    int64_t *nodes; /* the node of each rank, valid if `node` is not NULL */
+    bool broken;    /* a call of the layer has failed, or the layer has ended */
     bool quiet;     /* no more messages can arrive */
     bool missed;    /* this rank has missed a call since its last error was cleared */
     tg_recorder *recorder;
@@ -90,7 +90,7 @@ struct tg_p2p_rank {
 
 /* Handles the messages and pieces that have arrived, and advances this rank's calls. */
 void tg_p2p_progress(tg_p2p_rank *self);
-/* Removes a call that cannot be finished from those in flight, and refuses the pieces that were requested from it. */
+/* Removes a call that cannot be finished from those in flight, and refuses the pieces that members have requested. */
 void tg_p2p_forget(tg_p2p_request *r);
 /* Pauses this thread in a wait. round: number of earlier pauses. The first rounds spin, the others sleep. */
 void tg_p2p_pause(const tg_p2p_rank *self, int round);
