@@ -156,8 +156,9 @@ static bool cancel_receives(layer *l, bool over, tg_p2p_completed_fn completed) 
 
 /* Frees the layer, unless MPI_Comm_idup is not complete: MPI will still write to l->comm. Frees the communicator only
  * if no message can still arrive for it (`quiet`, and no request is left). If it were freed while a message is on its
- * way, MPI could reuse its internal number for a new communicator, and deliver the late message there. MPI_Finalize
- * could wait forever for a rank that has failed; the launcher then ends the job. */
+ * way, MPI could reuse its internal number for a new communicator, and deliver the late message there. Calls
+ * MPI_Finalize only in the same case, because it could wait forever for a rank that has failed; in the other case the
+ * launcher ends the job. */
 static void mpi_close(void *state, bool quiet, tg_p2p_completed_fn completed) {
     layer *l = state;
     tg_p2p_phase phase = mpi_phase(l);

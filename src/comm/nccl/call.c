@@ -95,7 +95,8 @@ static tg_status query_host(tg_nccl_call *c) {
     return s;
 }
 
-/* Returns whether all ranks have made the call. If they never will, aborts all communicators of this rank. */
+/* Returns true if all ranks have made the call, or if they never will. In the second case first aborts all
+ * communicators of this rank. */
 static bool all_have_called(tg_nccl_call *c) {
     if (c->host_request && query_host(c) != TG_OK) tg_nccl_abort_all(c->group->self, NULL);
     return !c->host_request;
@@ -114,7 +115,8 @@ static bool is_done(const tg_nccl_call *c) {
     return c->captured || tg_cuda_answer(cudaEventQuery(c->done)) == cudaSuccess;
 }
 
-/* Stops after four calls that other ranks have yet to make, because later calls can hardly be done before these. */
+/* Unless the communicators are aborted, stops after four calls that other ranks have yet to make, because later calls
+ * can hardly be done before these. */
 void tg_nccl_progress(tg_nccl_group *g) {
     enum { MOST_AWAITED = 4 };
     int awaited = 0;

@@ -2,17 +2,21 @@
  *
  * A call is queued on its communicator's own stream, after the work that the compute stream holds at that time, and an
  * event marks its end. A wait for the call makes the compute stream wait for that event. The host goes on at once, and
- * kernels that are queued between the call and the wait overlap with the call.
+ * kernels that are queued between the call and the wait overlap with the call. Only a wait for a barrier also makes the
+ * host wait.
  *
  * The host waits for the device only in the functions of kernels/cuda/streams.h. During these waits this transport
  * checks its calls and the context's deadline.
  *
  * A communicator made by tg_comm_nccl_new has a host communicator of the same ranks. Every call is started there too,
- * without data, before NCCL gets it. So the code that serves all transports compares the calls, names the ranks that
- * fail or leave, and writes the flight recorder. A rank that finds a disagreement has not launched its part, so no data
- * moves. The common code (comm/protocol.h) asks a transport's `control` whether all ranks have arrived, and its
- * `mover` to move the data. Here the mover is NCCL, and the control asks the host communicator. Without a host
- * communicator (tg_comm_nccl_new_by) the control answers that all ranks have arrived. */
+ * without data, before NCCL gets it. (Calls of a captured step are compared when the step is replayed.) So the code
+ * that serves all transports compares the calls, names the ranks that fail or leave, and writes the flight recorder. A
+ * rank that finds a disagreement when it starts a call does not launch its part, so no data moves. Ranks that start the
+ * call at the same time, over a host communicator of messages, may find the disagreement only after they have launched
+ * their parts; they then abort them. The common code (comm/protocol.h) asks a transport's `control` whether all ranks
+ * have arrived, and its `mover` to move the data. Here the mover is NCCL. The control answers that all ranks have
+ * arrived, and leaves the checks of ranks to the host communicator, which it polls. Without a host communicator
+ * (tg_comm_nccl_new_by) nothing checks them. */
 #ifndef TG_NCCL_TRANSPORT_H
 #define TG_NCCL_TRANSPORT_H
 
@@ -38,7 +42,7 @@ typedef struct tg_nccl_call {
     cudaEvent_t done;
     tg_transfer transfer; /* valid until the call is launched: in a batch, when the batch is closed */
     tg_cuda_scratch scratch; /* a copy of src, for an all-to-all in place */
-    bool launched; /* `done` has been recorded */
+    bool launched; /* NCCL has the call, and `done` has been recorded after it */
     bool ordered;  /* the compute stream waits for the call */
     bool finished; /* the call has ended: it is done, or was aborted */
     bool dropped;  /* the owner has dropped the request */
@@ -53,7 +57,7 @@ struct tg_nccl_group {
     tg_nccl_group *next;
     tg_comm *host;     /* NULL: there is no host communicator */
     bool borrows_host; /* the caller of tg_comm_nccl_new owns host */
-    ncclComm_t comm;   /* NULL: not created yet, or aborted */
+    ncclComm_t comm;   /* NULL: not created yet, aborted or destroyed */
     cudaStream_t stream;
     uint64_t sequence;          /* number of collectives so far */
     tg_nccl_call *first, **end; /* calls in flight, in the order of their start */

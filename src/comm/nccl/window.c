@@ -8,7 +8,7 @@ struct tg_nccl_window {
     tg_nccl_group *group; /* NULL: the communicator has ended */
     void *data;
     size_t bytes;
-    ncclWindow_t window; /* NULL: NCCL cannot register memory here, and moves the data as usual */
+    ncclWindow_t window; /* NULL: not registered (any more), or NCCL cannot register memory here; data moves as usual */
     tg_nccl_window *next;
 };
 

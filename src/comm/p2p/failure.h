@@ -15,14 +15,14 @@ void tg_p2p_refuse_all(tg_p2p_call *c);
 void tg_p2p_fail(tg_p2p_group *g, tg_status status, int culprit, int reporter, const char *text, uint64_t from);
 /* Handles TG_P2P_FAIL. */
 void tg_p2p_failed(tg_p2p_group *g, const tg_p2p_message *m);
-/* Notes that g and another group end because of a deadlock, unless g has failed before. Every message about the end of g
- * then contains the end of the other group, so that a rank learns of both at once. Otherwise it could announce its own
- * failure while it knows of one end only, and members of the other group would report that failure. */
+/* Notes that g and another group end because of a deadlock, unless g has failed before. Every message about the end of
+ * g then contains the end of the other group, so that a rank learns of both at once. Otherwise it could announce its
+ * own failure while it knows of one end only, and members of the other group would report that failure. */
 void tg_p2p_end_with(tg_p2p_group *g, tg_p2p_end other);
 /* Passes disagreements on: for every open group that has failed because of a disagreement that another rank reported,
  * sends the reason to its members once. Called before this rank announces its own failure. Otherwise a member could
- * receive that announcement first, and report it instead of the disagreement, because the message of the rank that found
- * the disagreement may still be in flight. */
+ * receive that announcement first, and report it instead of the disagreement, because the message of the rank that
+ * found the disagreement may still be in flight. */
 void tg_p2p_pass_on(tg_p2p_rank *self);
 /* Returns why nothing can come from that rank any more, though it has not sent TG_P2P_BYE: "" if its process has ended,
  * otherwise the layer's words. NULL: it is not so, or the layer cannot tell. */

@@ -46,15 +46,16 @@ static void on_attempt_end(tg_tcp_connection *c, int error) {
         tg_tcp_meeting_fail(m, TG_ERR_REMOTE, "rank 0 has ended before it sent the list of ranks");
 }
 
-/* Called when rank 0 has been reached, and the connection ends before the list has arrived. Either rank 0 has closed
- * it, as it does when too many connections wait, or rank 0 has ended. The next attempt shows which. */
+/* Called when rank 0 has been reached, and the connection ends before its news (tg_tcp_news) has arrived. Either rank 0
+ * has closed it, as it does when too many connections wait, or rank 0 has ended. The next attempt shows which. */
 static void on_unlisted_end(tg_tcp_connection *c, int error) {
     tg_tcp_meeting *m = c->layer->meeting;
     m->refusal = error;
     m->layer->connection[0] = NULL;
 }
 
-/* Listens on the address from which this rank reaches rank 0, so only in that network. Returns 0, or libuv's error. */
+/* Listens on the address from which this rank reaches rank 0, so only in that network. If it listens already, does
+ * nothing. Returns 0, or libuv's error. */
 static int listen_near(tg_tcp_meeting *m, const tg_tcp_connection *c) {
     struct sockaddr_storage at = {0};
     int n = sizeof at, error = uv_tcp_getsockname(&c->socket, (struct sockaddr *)&at, &n);

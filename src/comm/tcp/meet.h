@@ -7,8 +7,8 @@
 
 typedef struct tg_tcp_meeting tg_tcp_meeting;
 
-/* Rank 0 sends this to the ranks that have connected: TG_OK, before the list of addresses, when they are all; or the
- * reason why the ranks cannot meet. */
+/* Rank 0 sends this to the ranks that have connected. TG_OK: all ranks have, and the list of addresses follows. Any
+ * other status: the reason why the ranks cannot meet. */
 typedef struct tg_tcp_news {
     uint32_t status; /* tg_status */
     char text[1020]; /* the message of the error */
@@ -35,11 +35,11 @@ struct tg_tcp_meeting {
 
     /* Of ranks above 0: how they connect to rank 0 */
     struct addrinfo *hosts;     /* all addresses of rank 0's host */
-    int attempts;               /* number of attempts so far */
+    int attempts;               /* number of attempts until rank 0 was reached */
     tg_tcp_connection *attempt; /* the attempt that is running; NULL: none */
     double tried;               /* time at which the last attempt began */
     int refusal;                /* libuv's error of the last attempt that failed; 0: none has failed */
-    bool reached;               /* the last attempt has reached rank 0, so the next one goes to the same place */
+    bool reached;               /* an attempt has reached rank 0, so all later ones go to the same place */
     bool listed;                /* the list of addresses has arrived */
 };
 
@@ -47,8 +47,8 @@ struct tg_tcp_meeting {
 
 /* Records the error, unless the meeting has failed before. Returns false. */
 bool tg_tcp_meeting_fail(tg_tcp_meeting *m, tg_status status, const char *text);
-/* Fails the meeting because connection c has ended with a libuv error, and removes c from the layer's connections.
- * when: the time in words, such as "while the ranks connected". */
+/* Fails the meeting because connection c, whose rank is known, has ended with a libuv error. Removes c from the layer's
+ * connections. when: the time in words, such as "while the ranks connected". */
 void tg_tcp_meeting_lost(tg_tcp_connection *c, int error, const char *when);
 /* Sends this rank's greeting on c. */
 void tg_tcp_greet(tg_tcp_meeting *m, tg_tcp_connection *c);
@@ -67,7 +67,7 @@ void tg_tcp_meeting_close(tg_tcp_meeting *m, uv_handle_t *h);
 
 /* ---- address.c ---- */
 
-/* Returns the addresses of a host, which freeaddrinfo frees; NULL after failing the meeting. */
+/* Returns the addresses of the host in the options, which freeaddrinfo frees; NULL after failing the meeting. */
 struct addrinfo *tg_tcp_resolve(tg_tcp_meeting *m);
 uint32_t tg_tcp_port_of(const struct sockaddr *a);
 void tg_tcp_set_port(struct sockaddr *a, uint32_t port);

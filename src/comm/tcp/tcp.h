@@ -61,7 +61,7 @@ struct tg_tcp_connection {
         tg_tcp_greeting greeting;
     } in;
     tg_tcp_greeting mine;           /* the greeting that this rank sends */
-    /* The receive or the letter into which the message is read that is arriving now. At most one is not NULL. */
+    /* Where the bytes of the message that is arriving now go: a receive or a letter. At most one is not NULL. */
     struct tg_tcp_receive *receive;
     struct tg_tcp_letter *letter;
 };
@@ -79,8 +79,8 @@ typedef struct tg_tcp_write {
 tg_tcp_connection *tg_tcp_connection_new(tg_tcp_layer *l);
 /* Awaits n bytes, which are stored at `into`, and then calls `then`. n 0: reads nothing. */
 void tg_tcp_await(tg_tcp_connection *c, void *into, size_t n, void (*then)(tg_tcp_connection *c));
-/* Sends n bytes; if `head` is true, sends w->head before them. A later poll completes the token when they are sent.
- * c NULL: the connection is lost, and the bytes are dropped. */
+/* Sends n bytes; if `head` is true, sends w->head before them. A later poll completes the token when they are sent. If
+ * the connection is lost (c NULL) or libuv cannot send, drops the bytes, and the next poll completes the token. */
 void tg_tcp_write_start(tg_tcp_connection *c, tg_tcp_write *w, bool head, const void *data, size_t n);
 /* Returns a write; NULL after recording the error. token NULL: nothing is completed. */
 tg_tcp_write *tg_tcp_write_new(tg_tcp_layer *l, void *token);
@@ -103,8 +103,8 @@ typedef struct tg_tcp_receive {
     bool taken; /* a connection is reading a message into it */
 } tg_tcp_receive;
 
-/* A message that arrived before its receive (in MPI's terms, an unexpected message). It is stored until a receive takes
- * it. */
+/* A message that could not be read into the memory of a receive: it came before its receive (in MPI's terms, an
+ * unexpected message), or its receive is one from any rank, which gets only complete messages. */
 typedef struct tg_tcp_letter {
     struct tg_tcp_letter *next;
     int from;
@@ -117,7 +117,7 @@ struct tg_tcp_layer {
     uv_loop_t loop;
     tg_ctx *ctx;
     int rank, size;
-    tg_tcp_connection **connection; /* to each rank; NULL: the rank is this one, or its connection has ended */
+    tg_tcp_connection **connection; /* to each rank; NULL: it is this rank, or not connected yet or any more */
     int *error;                     /* libuv's error with which the connection to each rank has ended; 0: it has not */
     int handles;                    /* number of connections that libuv has not closed yet */
     int writing;                    /* number of writes in progress */
@@ -133,7 +133,8 @@ struct tg_tcp_layer {
 extern const tg_p2p_ops tg_tcp_ops;
 /* Returns a layer without connections, or NULL after recording the error. */
 tg_tcp_layer *tg_tcp_layer_new(tg_ctx *ctx, int rank, int size);
-/* Ends all connections, and frees the layer. Receives are completed with 0 bytes. */
+/* Ends all connections, and frees the layer. Receives that still wait are completed with 0 bytes. completed NULL: the
+ * layer has no operations in flight. */
 void tg_tcp_layer_free(tg_tcp_layer *l, tg_p2p_completed_fn completed);
 /* Makes c the connection with its rank, and begins to receive messages on it. */
 void tg_tcp_layer_add(tg_tcp_layer *l, tg_tcp_connection *c);
