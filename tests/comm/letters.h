@@ -12,7 +12,7 @@
 
 #include <tapegrad/p2p.h>
 
-enum { LETTER_RANKS = 4, LETTERS_IN_FLIGHT = 64 };
+enum { LETTER_RANKS = 4, LETTERS_IN_FLIGHT = 128 };
 
 typedef struct letter {
     struct letter *next;
@@ -45,6 +45,7 @@ typedef struct line {
     int me, n_receives, n_sent, n_failures; /* n_failures: used by wires.sends */
     bool quiet; /* as the transport said at the end */
     bool cut;   /* every poll fails */
+    bool slow;  /* letters arrive, but their sends stay in flight */
     bool over;  /* the layer has ended */
     int n_late; /* number of calls after that */
     int closed; /* number of calls of close */
@@ -118,7 +119,7 @@ static inline int line_poll(void *state, tg_p2p_completed_fn completed) {
     line *l = state;
     l->n_late += l->over;
     if (l->cut || atomic_load(&l->w->ended[l->me])) return 3;
-    while (l->n_sent) completed(l->sent[--l->n_sent], 0);
+    while (l->n_sent && !l->slow) completed(l->sent[--l->n_sent], 0);
     pthread_mutex_lock(&l->w->lock);
     int error = deliver_letters(l, completed);
     pthread_mutex_unlock(&l->w->lock);

@@ -28,6 +28,8 @@ typedef struct world {
     atomic_bool interrupted; /* a rank waits in is_interrupted */
     bool late; /* rank 0 leaves late */
     int told; /* rank 0 ends in a recovery, after it has sent the list of members to so many ranks */
+    int asked; /* number of messages of rank 0 about the call for which it then gets no memory */
+    bool refuses; /* rank 0 gets no memory for messages */
 } world;
 
 typedef struct rank_arg {
@@ -384,6 +386,68 @@ START_TEST(a_sender_does_not_wait_for_a_receiver_that_has_ended) {
 }
 END_TEST
 
+static void *scarce_alloc(void *user, size_t bytes, size_t align) {
+    const world *all = user;
+    void *p;
+    if (all->refuses && bytes >= TG_P2P_MESSAGE && bytes < TG_P2P_MESSAGE + 256) return NULL;
+    return posix_memalign(&p, align < sizeof p ? sizeof p : align, bytes) ? NULL : p;
+}
+
+static void scarce_free(void *user, void *p, size_t bytes) {
+    (void)user, (void)bytes;
+    free(p);
+}
+
+/* From now on rank 0 gets no memory, if this is the last message with which it arrives at its call. */
+static void asks(line *l, const void *data, int tag) {
+    world *all = (world *)((char *)l->w - offsetof(world, w));
+    const tg_p2p_message *m = data;
+    if (l->slow && tag == 0 && m->kind == TG_P2P_CALL && m->signature.kind == TG_ALL_GATHER)
+        all->refuses = ++all->asked == RANKS - 1;
+}
+
+/* Rank 0 has no buffer left for a message when it has to request the first piece. Later it has. */
+static void *requests_late(void *user) {
+    enum { LONG = 1 << 18, BARRIERS = 20 };
+    rank_arg a = *(rank_arg *)user;
+    world *all = a.all;
+    rank_end *end = &all->end[a.me];
+    tg_allocator scarce = {scarce_alloc, scarce_free, all};
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 10, .allocator = a.me ? (tg_allocator){0} : scarce));
+    tg_comm *c = tg_comm_p2p_new(ctx, &line_ops, &all->lines[a.me], a.me, RANKS);
+    tg_tensor *x = tg_zeros(ctx, TG_U8, TG_SHAPE(LONG)), *y = tg_zeros(ctx, TG_U8, TG_SHAPE(RANKS * LONG));
+    tg_work_wait(tg_comm_all_gather(c, y, x));
+    all->lines[a.me].slow = a.me == 0;
+    for (int i = 0; i < BARRIERS; i++) tg_comm_barrier(c);
+    end->opened = tg_ctx_status(ctx);
+    tg_work *w = tg_comm_all_gather(c, y, x);
+    while (tg_ctx_status(ctx) == TG_OK && !tg_work_test(w)) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    end->status = tg_ctx_status(ctx);
+    snprintf(end->message, sizeof end->message, "%s", tg_ctx_message(ctx));
+    all->lines[a.me].slow = false;
+    if (a.me == 0) all->refuses = false;
+    double since = tg_system_now();
+    tg_drop(y); /* waits for the call */
+    end->seconds = tg_system_now() - since;
+    tg_drop(x);
+    tg_comm_free(c);
+    tg_ctx_free(ctx);
+    return NULL;
+}
+
+START_TEST(a_request_that_lacked_memory_is_sent_later) {
+    world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER, .sends = asks}};
+    run_ranks(&all, requests_late);
+    for (int r = 0; r < RANKS; r++) {
+        const rank_end *e = &all.end[r];
+        ck_assert_int_eq(e->opened, TG_OK);
+        ck_assert_msg(e->status == (r ? TG_OK : TG_ERR_MEMORY), "rank %d: %s: %s", r, tg_status_name(e->status),
+                      e->message);
+        ck_assert_msg(e->seconds < 5, "rank %d: %g seconds", r, e->seconds);
+    }
+}
+END_TEST
+
 int main(void) {
     setenv("TG_MPI_NODES", "4", 1); /* a node for each rank */
     const TTest *tests[] = {all_ranks_report_a_disagreement_alike_in_any_order_of_messages,
@@ -392,6 +456,7 @@ int main(void) {
                             recovery_reports_a_layer_that_has_failed, a_layer_that_has_ended_is_only_closed,
                             a_rank_that_fails_while_ranks_meet_leaves_no_communicator,
                             ranks_that_have_the_list_recover_without_its_sender,
-                            a_sender_does_not_wait_for_a_receiver_that_has_ended};
+                            a_sender_does_not_wait_for_a_receiver_that_has_ended,
+                            a_request_that_lacked_memory_is_sent_later};
     return tg_check_main("p2p", tests, sizeof tests / sizeof *tests);
 }

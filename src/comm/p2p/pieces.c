@@ -120,23 +120,21 @@ static int next_tag(tg_p2p_peer *peer) {
     return peer->tag;
 }
 
-/* Requests the next piece. Returns false if no buffer is free, or after an error. */
+/* Requests the next piece. Returns false if no buffer is free, or after an error; a later call may then succeed. */
 static bool request_piece(tg_p2p_call *c, int from, int phase) {
     tg_p2p_group *g = c->g;
     tg_p2p_piece *p = free_piece(g, from, phase);
+    tg_p2p_message *m = p ? tg_p2p_draft(g->self, TG_P2P_REQUEST, g) : NULL;
     int rank = g->member[from].rank;
-    if (!p) return false;
+    if (!m) return false;
     int tag = next_tag(&g->self->peer[rank]);
     if (tg_p2p_receive(g->self, &p->buffer, g->piece, rank, tag) != TG_OK) return false;
     p->call = c;
     p->index = tg_p2p_side_of(c, from)->requested[phase]++;
-    tg_p2p_message *m = tg_p2p_draft(g->self, TG_P2P_REQUEST, g);
-    if (m) {
-        m->pair = c->pair;
-        m->phase = (uint8_t)phase;
-        m->tag = tag;
-        m->sequence = c->sequence;
-    }
+    m->pair = c->pair;
+    m->phase = (uint8_t)phase;
+    m->tag = tag;
+    m->sequence = c->sequence;
     tg_p2p_post(g->self, m, rank);
     return true;
 }
