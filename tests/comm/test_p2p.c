@@ -448,6 +448,68 @@ START_TEST(a_request_that_lacked_memory_is_sent_later) {
 }
 END_TEST
 
+static void wait_for(atomic_int *n, int wanted) {
+    while (atomic_load(n) < wanted) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+}
+
+/* Ranks 0 and 1 disagree about the sizes of an all-to-all, and then about the kind of the next call. Rank 0 reports the
+ * second, and then rank 2, which has not heard of that yet, starts the all-to-all. */
+static void *disagrees_twice(void *user) {
+    rank_arg a = *(rank_arg *)user;
+    world *all = a.all;
+    rank_end *end = &all->end[a.me];
+    int64_t send[RANKS] = {1, 1, 1, 1}, recv[RANKS] = {a.me == 1 ? 2 : 1, 1, 1, 1};
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .deadline = 10));
+    tg_comm *c = tg_comm_p2p_new(ctx, &line_ops, &all->lines[a.me], a.me, RANKS);
+    tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(RANKS)), *y = tg_zeros(ctx, TG_F64, TG_SHAPE(recv[0] + RANKS - 1));
+    tg_tensor *z = tg_zeros(ctx, TG_F64, TG_SHAPE(1));
+    end->opened = tg_comm_barrier(c);
+    if (a.me == 2) atomic_store(&all->w.held, true);
+    atomic_fetch_add(&all->started, 1);
+    wait_for(&all->started, RANKS);
+    if (a.me == 2) wait_for(&all->failed, 2);
+    tg_work *w = tg_comm_all_to_all(c, y, x, send, recv);
+    if (a.me != 2) atomic_fetch_add(&all->left, 1);
+    if (a.me == 0) {
+        wait_for(&all->left, RANKS - 1);
+        end->after = tg_comm_barrier(c);
+        tg_ctx_clear(ctx);
+        atomic_fetch_add(&all->failed, 1);
+    } else if (a.me == 1) {
+        tg_comm_all_reduce(c, z, z, TG_REDUCE_SUM);
+        while (!atomic_load(&all->failed)) tg_work_test(w);
+        for (int i = 0; i < 100; i++) tg_work_test(w); /* receives the failure */
+        atomic_fetch_add(&all->failed, 1);
+    } else if (a.me == 2) {
+        atomic_store(&all->w.held, false);
+    }
+    wait_for(&all->failed, 2);
+    double since = tg_system_now();
+    end->status = tg_work_wait(w);
+    end->seconds = tg_system_now() - since;
+    snprintf(end->message, sizeof end->message, "%s", tg_ctx_message(ctx));
+    tg_drop(x);
+    tg_drop(y);
+    tg_drop(z);
+    tg_comm_free(c);
+    tg_ctx_free(ctx);
+    return NULL;
+}
+
+START_TEST(a_disagreement_about_an_earlier_call_is_reported_after_a_failure_too) {
+    world all = {.w = {.lock = PTHREAD_MUTEX_INITIALIZER, .holder = 0, .waiter = 2}};
+    run_ranks(&all, disagrees_twice);
+    ck_assert_int_eq(all.end[0].after, TG_ERR_MISMATCH);
+    for (int r = 0; r < RANKS; r++) {
+        const rank_end *e = &all.end[r];
+        ck_assert_int_eq(e->opened, TG_OK);
+        ck_assert_msg(e->status == (r ? TG_ERR_MISMATCH : TG_ERR_ABORTED), "rank %d: %s: %s", r,
+                      tg_status_name(e->status), e->message);
+        ck_assert_msg(e->seconds < 5, "rank %d: %g seconds", r, e->seconds);
+    }
+}
+END_TEST
+
 int main(void) {
     setenv("TG_MPI_NODES", "4", 1); /* a node for each rank */
     const TTest *tests[] = {all_ranks_report_a_disagreement_alike_in_any_order_of_messages,
@@ -457,6 +519,7 @@ int main(void) {
                             a_rank_that_fails_while_ranks_meet_leaves_no_communicator,
                             ranks_that_have_the_list_recover_without_its_sender,
                             a_sender_does_not_wait_for_a_receiver_that_has_ended,
-                            a_request_that_lacked_memory_is_sent_later};
+                            a_request_that_lacked_memory_is_sent_later,
+                            a_disagreement_about_an_earlier_call_is_reported_after_a_failure_too};
     return tg_check_main("p2p", tests, sizeof tests / sizeof *tests);
 }

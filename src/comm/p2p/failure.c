@@ -139,7 +139,7 @@ void tg_p2p_report_dispute(tg_p2p_call *c) {
             mismatch(c, first, i);
             return;
         }
-    for (int i = 0; i < c->g->control.size && !c->g->failed; i++)
+    for (int i = 0; i < c->g->control.size && !tg_p2p_cannot_finish(c); i++)
         if (c->pair ? i == c->peer : i != c->g->control.rank && c->side[i].arrived && !tg_p2p_agree(c, i))
             mismatch(c, c->g->control.rank, i);
 }
