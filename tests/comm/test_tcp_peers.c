@@ -148,23 +148,24 @@ typedef struct played_rank_0 {
     bool answers;
 } played_rank_0;
 
-static int greet_as_rank_0(int fd) {
-    tg_tcp_greeting g = {.magic = {'t', 'a', 'p', 'e', 'g', 'r', 'a', 'd'}, .version = 1, .ranks = 2};
+/* Accepts the last of the ranks. */
+static int greet_as_rank_0(int fd, uint32_t ranks) {
+    tg_tcp_greeting g = {.magic = {'t', 'a', 'p', 'e', 'g', 'r', 'a', 'd'}, .version = 1, .ranks = ranks};
     int client = accept(fd, NULL, NULL);
     g.job = tg_hash_bytes(TG_HASH_START, "a test", 6);
     if (send(client, &g, sizeof g, MSG_NOSIGNAL) != sizeof g) abort();
-    if (recv(client, &g, sizeof g, MSG_WAITALL) != sizeof g || g.rank != 1) abort();
+    if (recv(client, &g, sizeof g, MSG_WAITALL) != sizeof g || g.rank != ranks - 1) abort();
     return client;
 }
 
 static void *play_rank_0(void *arg) {
     const played_rank_0 *p = arg;
     tg_tcp_news news = {TG_ERR_STATE, "rank 0 speaks"};
-    int client = greet_as_rank_0(p->fd);
+    int client = greet_as_rank_0(p->fd, 2);
     if (!p->answers) close(p->fd);
     close(client);
     if (!p->answers) return NULL;
-    client = greet_as_rank_0(p->fd);
+    client = greet_as_rank_0(p->fd, 2);
     if (send(client, &news, sizeof news, MSG_NOSIGNAL) != sizeof news) abort();
     while (recv(client, news.text, sizeof news.text, 0) > 0) continue;
     close(client);
@@ -190,6 +191,36 @@ START_TEST(a_rank_that_is_turned_away_comes_again) {
         else
             expect(&ranks[1], TG_ERR_REMOTE, "tg_comm_tcp_new: rank 0 has ended before it sent the list of ranks");
     }
+}
+END_TEST
+
+/* Rank 0 of three, which says that rank 1 listens on a port on which nobody does. */
+static void *send_a_dead_address(void *arg) {
+    const int fd = *(int *)arg;
+    struct sockaddr_in dead = loopback(free_port());
+    tg_tcp_news news = {TG_OK, ""};
+    tg_tcp_address list[3] = {0};
+    tg_tcp_pack((struct sockaddr *)&dead, ntohs(dead.sin_port), &list[1]);
+    int client = greet_as_rank_0(fd, 3);
+    if (send(client, &news, sizeof news, MSG_NOSIGNAL) != sizeof news) abort();
+    if (send(client, list, sizeof list, MSG_NOSIGNAL) != sizeof list) abort();
+    while (recv(client, news.text, sizeof news.text, 0) > 0) continue;
+    close(client);
+    close(fd);
+    return NULL;
+}
+
+START_TEST(a_rank_that_cannot_be_reached_is_not_said_to_have_ended) {
+    rank ranks[3];
+    pthread_t player;
+    int port, fd = listen_somewhere(&port);
+    plan(ranks, 3, port, 20);
+    pthread_create(&player, NULL, send_a_dead_address, &fd);
+    start(ranks, 3, 4);
+    join(ranks, 3, 4);
+    pthread_join(player, NULL);
+    expect(&ranks[2], TG_ERR_REMOTE,
+           "tg_comm_tcp_new: rank 2 cannot connect with rank 1 (connection refused); see whether rank 1 has ended");
 }
 END_TEST
 
@@ -246,6 +277,7 @@ int main(void) {
         strangers_neither_stop_nor_end_the_meeting,
         a_message_of_impossible_length_ends_the_connection,
         a_rank_that_is_turned_away_comes_again,
+        a_rank_that_cannot_be_reached_is_not_said_to_have_ended,
         a_rank_is_not_lost_before_its_last_message_has_been_read,
     };
     return tg_check_main("tcp_peers", tests, sizeof tests / sizeof *tests);

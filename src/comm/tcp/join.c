@@ -8,7 +8,7 @@
 
 /* ---- The list ---- */
 
-/* Called when a connection with a rank of this run ends. */
+/* Called when the connection with rank 0 ends after its news (tg_tcp_news) and before the list. */
 static void on_lost(tg_tcp_connection *c, int error) { tg_tcp_meeting_lost(c, error, "while the ranks connected"); }
 
 /* Called when the list of addresses has arrived. */
@@ -174,6 +174,18 @@ static void fail_without_list(tg_tcp_meeting *m) {
 
 /* ---- To the ranks between rank 0 and this one ---- */
 
+/* Called when an attempt to connect with a rank between rank 0 and this one has failed. */
+static void on_unreached(tg_tcp_connection *c, int error) {
+    tg_tcp_meeting *m = c->layer->meeting;
+    char text[256];
+    size_t at = 0;
+    tg_text(text, sizeof text, &at,
+            "rank %d cannot connect with rank %d (%s); see whether rank %d has ended, and whether their nodes can "
+            "reach each other",
+            m->opts->rank, c->rank, uv_strerror(error), c->rank);
+    tg_tcp_meeting_fail(m, TG_ERR_REMOTE, text);
+}
+
 static void enter(tg_tcp_meeting *m, tg_tcp_connection *c) { tg_tcp_layer_add(m->layer, c); }
 
 /* Called when a rank between rank 0 and this one has sent its greeting. */
@@ -194,7 +206,7 @@ static void connect_with_others(tg_tcp_meeting *m) {
     struct sockaddr_storage at;
     for (int i = 1; i < m->opts->rank && !m->failed; i++) {
         tg_tcp_unpack(&m->addresses[i], &at);
-        connect_to(m, i, (struct sockaddr *)&at, on_peer_greeting, on_lost);
+        connect_to(m, i, (struct sockaddr *)&at, on_peer_greeting, on_unreached);
     }
 }
 
