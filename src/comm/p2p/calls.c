@@ -152,6 +152,7 @@ tg_status tg_p2p_start(tg_p2p_group *g, const tg_transfer *t, tg_p2p_request *r)
 
 void tg_p2p_end_call(tg_p2p_call *c) {
     int n = c->pair ? 1 : c->g->control.size;
+    if (c->g->self->waits_for == c) c->g->self->waits_for = NULL;
     if (c->request) c->request->done = true;
     if (c->copy) tg_p2p_copy_end(c->g, c->copy);
     c->request = NULL;

@@ -69,6 +69,8 @@ void tg_p2p_progress(tg_p2p_rank *self) {
 }
 
 void tg_p2p_forget(tg_p2p_request *r) {
+    tg_p2p_rank *self = r->group->self;
+    if (self->waits_for == r->call) self->waits_for = NULL;
     tg_p2p_refuse_all(r->call);
     r->call->request = NULL;
     remove_request(r);
