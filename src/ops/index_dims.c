@@ -181,6 +181,10 @@ static tg_status bad_tuple(tg_call *c, const plan *p, int64_t bad) {
         int dim = p->order[p->before + k];
         int64_t size = c->input[0]->shape[dim];
         int64_t found = tg_index_at(tg_array_expand(index, (int)p->tuples.ndim, p->tuples.dim, stride), tuple);
+        if (size == 0)
+            return tg_call_fail(c, TG_ERR_DATA,
+                                "index %lld is out of range; no index is valid, because dim %d of x has size 0",
+                                (long long)found, dim);
         if (found < -size || found >= size)
             return tg_call_fail(c, TG_ERR_DATA,
                                 "index %lld is out of range for dim %d of x; it must be from %lld to %lld",

@@ -471,6 +471,8 @@ static void data(misuse_world *b) {
     INERT(tg_index, DATA,
           "index 9 is out of range for dim 1 of x; it must be from -3 to 2",
           tg_index(t, b->x, TG_DIMS(0, 1), (tg_tensor *[]){low, ids}, 2));
+    INERT(tg_index, DATA, "index 0 is out of range; no index is valid, because dim 0 of x has size 0",
+          tg_index(t, no_rows, TG_DIMS(0), &ids, 1));
     INERT(tg_index_put, DATA,
           "index 9 is out of range for dim 0 of x; it must be from -2 to 1",
           tg_index_put(t, b->x, TG_DIMS(0), b->x, &ids, 1, true));
