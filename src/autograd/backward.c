@@ -51,18 +51,23 @@ void tg_pass_note_due(const tg_pass *p, tg_node *n) {
 
 /* ---- Roots ---- */
 
+tg_status tg_seed_check(const tg_tensor *root, const tg_tensor *given, const char *who) {
+    char want[160], got[160];
+    TG_TRY(tg_check(root->ctx, given, who));
+    if (given->dtype == root->dtype && tg_same_shape(given, root)) return TG_OK;
+    tg_describe(root, want, sizeof want);
+    tg_describe(given, got, sizeof got);
+    return tg_fail(root->ctx, TG_ERR_SHAPE, "%s: the seed is %s, expected the root's shape and dtype, %s", who, got,
+                   want);
+}
+
 /* Returns the gradient with which backward begins at a root: `given`, or, if that is NULL and the root has one element,
  * tg_placement_seed. Returns NULL after recording the error. */
 static tg_tensor *seed_of(tg_tensor *root, tg_tensor *given, const char *who) {
     tg_ctx *ctx = root->ctx;
     if (given) {
-        if (tg_check(ctx, given, who) != TG_OK || tg_storage_need(given->storage, given) != TG_OK) return NULL;
-        if (given->dtype == root->dtype && tg_same_shape(given, root)) return tg_gradient_share(given);
-        char want[160], got[160];
-        tg_describe(root, want, sizeof want);
-        tg_describe(given, got, sizeof got);
-        tg_fail(ctx, TG_ERR_SHAPE, "%s: the seed is %s, expected the root's shape and dtype, %s", who, got, want);
-        return NULL;
+        if (tg_seed_check(root, given, who) != TG_OK || tg_storage_need(given->storage, given) != TG_OK) return NULL;
+        return tg_gradient_share(given);
     }
     if (root->numel != 1) {
         char what[160];

@@ -59,6 +59,8 @@ tg_node *tg_tape_node_of(const tg_tape *t, const tg_tensor *x);
 /* Returns the node whose slot holds root's gradient, and makes the node of a leaf that no op has used. `i` is the index
  * of the root, for messages. NULL after recording the error. */
 tg_node *tg_root_node(tg_tape *t, tg_tensor *root, int i, const char *who);
+/* Checks that the seed that the caller gives for root is alive, and has root's shape and dtype. */
+tg_status tg_seed_check(const tg_tensor *root, const tg_tensor *given, const char *who);
 /* Marks the nodes that lead to a wanted leaf or target, so that other branches never run. */
 void tg_pass_mark(tg_pass *p);
 /* Returns whether the gradient of an input of n is wanted. */

@@ -125,7 +125,7 @@ static void grads(misuse_world *b) {
     GIVES(tg_grad, STATE, "no root depends on input 0, other f32[2]",
           grad(b, other, 1, TG_GRAD(.create_graph = true)));
     GIVES(tg_grad, HANDLE, "the tensor", grad(b, b->w, 1, TG_GRAD(.create_graph = true, .seeds = &b->inert)));
-    GIVES(tg_grad, SHAPE, "tensor 0 of its seed is f32[3]",
+    GIVES(tg_grad, SHAPE, "tg_grad: the seed is f32[3], expected the root's shape and dtype",
           grad(b, b->w, 1, TG_GRAD(.create_graph = true, .seeds = &b->v)));
     GIVES(tg_grad, ARGUMENT, "size is 0", grad(b, b->w, 1, &zero));
     GIVES(tg_grad, ARGUMENT, "this library knows", grad(b, b->w, 1, &later));

@@ -64,7 +64,7 @@ static tg_status seed_root(tg_pass *p, tg_tensor *root, int i, const char *who) 
         return tg_fail(t->ctx, TG_ERR_SHAPE,
                        "%s: the root is %s, expected one element; a root of any other size needs a seed", who, what);
     if (given) {
-        TG_TRY(tg_grad_graph_check(n, root, given, "seed", i));
+        TG_TRY(tg_seed_check(root, given, who));
         TG_TRY(tg_placement_fits(root, given, who));
     }
     TG_TRY(tg_placement_compare_root(root, given, who));

@@ -42,8 +42,8 @@ tg_status tg_grad_graph_explain(const tg_node *n, tg_status s);
 tg_status tg_grad_graph_place(tg_tape *t, const tg_node *n, tg_tensor **g, const tg_placements *to, const char *what);
 /* Returns a new handle on g with the same placement. */
 tg_tensor *tg_grad_graph_view(tg_tape *t, tg_tensor *g);
-/* Checks that g is alive and has the shape and dtype of x, so that it can be a derivative of x. The message says that g
- * is tensor i of what n's `slot` has returned. */
+/* Checks that g is alive and has the shape and dtype of x, so that it can be a derivative of x. The message calls g
+ * tensor i of n's `slot`, which is "vjp", "jvp" or "composition". */
 tg_status tg_grad_graph_check(const tg_node *n, const tg_tensor *x, const tg_tensor *g, const char *slot, int i);
 
 /* Makes the inputs of n require gradients exactly as they did when n was recorded, whatever tg_set_requires_grad has
