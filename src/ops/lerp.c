@@ -52,7 +52,7 @@ const tg_op tg_op_lerp = {
     .saves_in = 7, .family = TG_FAMILY_POINTWISE, .sums_f32 = true, .infer = lerp_infer, .forward = lerp_forward,
     .backward = lerp_backward, .vjp = lerp_vjp, .jvp = tg_jvp_by_vjp, TG_SAMPLES(lerp_samples)};
 
-/* Returns a + w (b - a), for floats: exactly a for w = 0 and exactly b for w = 1. */
+/* Returns a + w (b - a), for floats. If b - a is finite, this is exactly a for w = 0 and exactly b for w = 1. */
 tg_tensor *tg_lerp(tg_tape *t, tg_tensor *a, tg_tensor *b, tg_tensor *w) {
     return TG_RECORD(t, tg_op_lerp, NULL, a, b, w);
 }

@@ -59,7 +59,7 @@ static const tg_sample arange_samples[] = {
 static const tg_field arange_fields[] = {
     TG_ARG(arange_params, dtype, DTYPE, "Dtype of the result; \"default\" is that of the context."),
     TG_ARG(arange_params, start, DOUBLE, "The first number."),
-    TG_ARG(arange_params, stop, DOUBLE, "All numbers lie before it.", .required = true),
+    TG_ARG(arange_params, stop, DOUBLE, "The numbers lie before it; rounding may add one more.", .required = true),
     TG_ARG(arange_params, step, DOUBLE, "Distance between numbers."),
 };
 
@@ -69,7 +69,9 @@ const tg_op tg_op_arange = {
     TG_FIELDS(arange_fields), .preset = &(const arange_params){.step = 1}, TG_SAMPLES(arange_samples)};
 
 /* Returns the vector start, start + step, .. of all elements before stop: [ceil((stop - start) / step)], or empty if
- * step leads away from stop. For integer dtypes start and step must be integers. */
+ * step leads away from stop. The quotient is rounded to float64, which may add an element: from 1 to 1.3 by 0.1 there
+ * are 4, and the last one is 1.3. For integer dtypes step must be an integer, and so must start unless the result is
+ * empty. */
 tg_tensor *tg_arange(tg_tape *t, tg_dtype dtype, double start, double stop, double step) {
     tg_tensor *const none = NULL;
     return tg_record(t, &tg_op_arange, &(arange_params){dtype, start, stop, step}, &none, 0, TG_SITE);

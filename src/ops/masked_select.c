@@ -137,7 +137,7 @@ static const tg_sample masked_select_samples[] = {
 };
 
 static const tg_field masked_select_fields[] = {
-    TG_ARG(masked_select_params, count, INT64, "Number of elements of mask that are true.", .required = true),
+    TG_ARG(masked_select_params, count, INT64, "Number of elements of x where mask is true.", .required = true),
 };
 
 const tg_op tg_op_masked_select = {

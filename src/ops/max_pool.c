@@ -344,9 +344,10 @@ static max_pool_params params_of(int dims, const int64_t *size, const tg_pool_op
 }
 
 /* Returns the greatest of every window of k elements of x [n, c, l]: [n, c, windows]. Windows start `stride` elements
- * apart, where TG_AUTO means k, and their elements are `dilation` apart; windows that do not fit into x and its padding
- * are left out unless ceil_mode is set. Padding is never selected. The gradient goes to the first of equal elements,
- * and NaN is greater than any number. The op saves one index per window. */
+ * apart, where TG_AUTO means k, and their elements are `dilation` apart. Windows that do not fit into x and its padding
+ * are left out, except with ceil_mode: if elements are left over after the windows that fit, the next window is used
+ * too, provided that it starts before the end of x. Padding is never selected. The gradient goes to the first of equal
+ * elements, and NaN is greater than any number. The op saves one index per window. */
 tg_tensor *tg_max_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts) {
     max_pool_params p = params_of(1, &k, opts);
     return TG_RECORD(t, tg_op_max_pool1d, &p, x);

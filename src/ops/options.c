@@ -59,7 +59,8 @@ const tg_struct tg_rope_opts_struct = TG_STRUCT(tg_rope_opts, ROPE, rope_fields,
 
 static const tg_field conv_fields[] = {
     TG_FIELD_ARRAY(tg_conv_opts, stride, INT64, "Distances between the starts of windows, 1 or more."),
-    TG_FIELD_ARRAY(tg_conv_opts, padding, INT64, "Numbers of zeros that are added at each end."),
+    TG_FIELD_ARRAY(tg_conv_opts, padding, INT64,
+                   "Numbers of zeros that are added at each end of x, or of elements that a transposed one removes."),
     TG_FIELD_ARRAY(tg_conv_opts, dilation, INT64, "Distances between the elements of a window, 1 or more."),
     TG_FIELD(tg_conv_opts, groups, INT64, "Number of groups of channels that are convolved separately, 1 or more."),
     TG_FIELD_ARRAY(tg_conv_opts, output_padding, INT64,
@@ -125,7 +126,8 @@ const tg_struct tg_cross_entropy_opts_struct =
     TG_STRUCT(tg_cross_entropy_opts, CROSS_ENTROPY, cross_entropy_fields, "Options of cross-entropies.");
 
 static const tg_field loss_fields[] = {
-    TG_FIELD_OF(tg_loss_opts, reduction, ENUM, "tg_loss_reduction", "Mean, sum, or one loss for each element."),
+    TG_FIELD_OF(tg_loss_opts, reduction, ENUM, "tg_loss_reduction",
+                "Mean, sum, one loss for each element, or, for tg_kl_div, the sum divided by the size of dim 0."),
     TG_FIELD(tg_loss_opts, ignore_index, INT64, "tg_nll: rows with this target are ignored."),
     TG_FIELD(tg_loss_opts, log_target, BOOL, "tg_kl_div: y contains logarithms."),
 };

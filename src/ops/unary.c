@@ -278,7 +278,7 @@ static tg_status clamp_infer(tg_call *c) {
     if (!(p->lo <= p->hi)) return tg_call_fail(c, TG_ERR_ARGUMENT, "lo is %g and hi is %g; lo must be at most hi",
                                                p->lo, p->hi);
     TG_TRY(tg_need_number(c, 0));
-    /* An infinite bound restricts nothing; kernels reduce it to the range of the integer dtype. */
+    /* lo = -INFINITY and hi = INFINITY restrict nothing; kernels reduce them to the range of an integer dtype. */
     if (p->lo != -INFINITY) TG_TRY(tg_need_value(c, (tg_dtype)c->input[0]->dtype, p->lo, "the lower bound"));
     if (p->hi != INFINITY) TG_TRY(tg_need_value(c, (tg_dtype)c->input[0]->dtype, p->hi, "the upper bound"));
     return tg_infer_same(c);
@@ -338,8 +338,8 @@ const tg_op tg_op_clamp = {
     .jvp = tg_jvp_pointwise, TG_FIELDS(clamp_fields), TG_SAMPLES(clamp_samples)};
 
 /* Returns x limited to [lo, hi]; NaN stays NaN. The slope is 1 inside and at the bounds, so that an element at a bound
- * can leave it. It is 0 outside and where x is NaN. Bounds may be infinite; finite bounds of an integer tensor must be
- * representable in its dtype. */
+ * can leave it. It is 0 outside and where x is NaN. For an integer tensor, lo must be -INFINITY or representable in the
+ * dtype of x, and hi must be INFINITY or representable. */
 tg_tensor *tg_clamp(tg_tape *t, tg_tensor *x, double lo, double hi) {
     return TG_RECORD(t, tg_op_clamp, (&(clamp_params){lo, hi}), x);
 }
