@@ -89,7 +89,8 @@ static tg_status run_hooks(tg_tape *t, tg_tensor *x, tg_tensor **g) {
 }
 
 /* Completes the gradients of n's outputs: runs hooks, sets their placements, and stores them in the targets. Sets *any
- * if there is a gradient. If the op is collective and n is marked TG_N_DUE, missing gradients become zeros. */
+ * if there is a gradient. If the op is collective and n is marked TG_N_DUE, missing gradients of float outputs become
+ * zeros. */
 static tg_status finish_outputs(tg_pass *p, tg_node *n, bool *any) {
     for (int i = 0; i < n->n_out; i++) {
         tg_slot *s = &tg_node_slots(n)[i];
@@ -146,7 +147,7 @@ static tg_status derive(tg_pass *p, tg_node *n) {
     return s;
 }
 
-/* Completes the gradients of n's outputs and, if one is not zero, computes those of its inputs. */
+/* Completes the gradients of n's outputs. If there is one, and a gradient of an input is wanted, calls n's vjp. */
 static tg_status run_node(tg_pass *p, tg_node *n) {
     bool any = false;
     if (p->t->collectives) tg_pass_note_due(p, n);
@@ -190,8 +191,8 @@ static tg_status run_nodes(tg_pass *p, tg_node *from, const tg_node *end) {
 
 /* ---- The pass ---- */
 
-/* Finds the targets' nodes, marks the nodes that lead to them, seeds the roots, and runs the nodes that were recorded
- * before. */
+/* Finds the targets' nodes, marks the nodes that lead to them, seeds the roots, and runs the nodes that the tape had
+ * before the seeds were recorded. */
 static tg_status seed_and_run(tg_pass *p, tg_tensor *const *roots, int n, const char *who) {
     /* A root may be a leaf that no op has used. Its node must exist before nodes are marked. */
     for (int i = 0; i < n; i++) {

@@ -56,7 +56,7 @@ static tg_status push(const tangents *w, tg_node *n) {
     return TG_OK;
 }
 
-/* Calls push for the nodes from `from` to `to`, both included, that have the number of the pass. */
+/* Calls push for the nodes from `from` to `to`, both included, that have the number of the pass and are no leaves. */
 static tg_status push_all(const tangents *w, tg_node *from, const tg_node *to) {
     for (tg_node *n = from; n; n = n->next) {
         if (n->pass == w->id && !(n->flags & TG_N_LEAF)) TG_TRY(tg_grad_graph_explain(n, push(w, n)));
@@ -105,7 +105,7 @@ static bool placed_alike(const tg_tensor *d, const tg_tensor *x) {
 }
 
 /* Checks the caller's tangents and puts them into the slots of the inputs' nodes. An input that this tape has not used
- * has no node, and its tangent has no effect. */
+ * has no node; its tangent is not checked and has no effect. */
 static tg_status put_tangents(const tangents *w, tg_tensor *const *inputs, int n, tg_tensor *const *din,
                               const char *who) {
     for (int i = 0; i < n; i++) {
