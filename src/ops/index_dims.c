@@ -1,5 +1,5 @@
-/* Indexing by several tensors at once: index reads the elements at positions that one tensor of indices for each of
- * some dims gives, and index_put writes or adds there. A negative index counts from the end of its dim.
+/* Indexing by several tensors at once. Tensors of indices, one for each of some dims of x, give positions in x: index
+ * reads the elements there, and index_put writes or adds there. A negative index counts from the end of its dim.
  *
  * The indexed dims are treated as one dim of size mid, between the front and back dims that stay whole. The n tuples of
  * indices become n positions along it. */
@@ -92,7 +92,7 @@ static tg_status make_plan(tg_call *c, int first, plan *p) {
     return TG_OK;
 }
 
-/* Checks the dims and the indices, inputs `first` and later, and makes the dims positive. */
+/* Checks the dims and the indices, inputs `first` and later, and counts negative dims from the front. */
 static tg_status check_indices(tg_call *c, int first) {
     tg_dims *dims = &((index_dims_params *)c->params)->dims;
     uint32_t mask;

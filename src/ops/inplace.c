@@ -24,7 +24,7 @@ static const tg_sample inplace_samples[] = {
     {.note = "big", .n_in = 2, .input = {TG_S(1024, 1024), TG_S(1024, 1024)}, .bench = true},
 };
 
-/* Checks that b broadcasts to the shape of a. a itself must not be broadcast. */
+/* Checks that b broadcasts to the shape of a, which the result has. */
 static tg_status inplace_infer(tg_call *c) {
     const tg_tensor *a = c->input[0], *b = c->input[1];
     TG_TRY(tg_need_same_dtype(c, 0, 1));

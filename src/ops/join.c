@@ -199,10 +199,10 @@ tg_tensor *tg_stack(tg_tape *t, tg_tensor *const *x, int n, int dim) {
 typedef struct split_params {
     int dim, n;
     const int64_t *sizes; /* the caller's; only infer reads it, and sets it to NULL */
-    bool chunks;          /* cut into equal parts; sizes is not used */
+    bool chunks;          /* the parts are those of tg_chunk; sizes is not used */
 } split_params;
 
-/* Returns the size of part i. x has `size` elements along the dim, of which `left` remain. An equal part has
+/* Returns the size of part i. x has `size` elements along the dim, of which `left` remain. A part of tg_chunk has
  * ceil(size / n) elements, or `left` if fewer remain. */
 static int64_t part_size(const split_params *p, int i, int64_t size, int64_t left) {
     if (!p->chunks) return p->sizes[i];

@@ -1,5 +1,5 @@
-/* The negative log-likelihood of log-probabilities x [.., v] at targets t [..]: -w[t] x[t]. The mean is the sum over
- * the rows, divided by the sum of w[t] over the rows. */
+/* The negative log-likelihood of log-probabilities x [.., v] at targets t [..]: -w[t] x[t], or 0 in ignored rows, whose
+ * target is ignore_index. The mean is the sum over the rows that are not ignored, divided by the sum of their w[t]. */
 #include "ops/common/derive.h"
 #include "ops/common/elementwise_loss.h"
 #include "ops/common/nn_op.h"
@@ -271,7 +271,7 @@ static const tg_sample nll_samples[] = {
 
 static const tg_field nll_fields[] = {
     TG_ARG(tg_elementwise_loss_params, reduction, ENUM,
-           "How the losses of all elements become the result.", .of = "tg_loss_reduction"),
+           "How the losses of the rows become the result.", .of = "tg_loss_reduction"),
     TG_ARG(tg_elementwise_loss_params, ignore_index, INT64, "The loss of rows with this target is 0."),
 };
 

@@ -62,7 +62,8 @@ static tg_status norm_forward(tg_call *c) {
     return (ops->norm ? ops->norm : tg_composed_norm)(c->ctx, &a);
 }
 
-/* With n = (x - mean) rstd and g = gy w: gx = rstd (g - mean(g) - n mean(g n)), gw = sum(gy n), gb = sum(gy). */
+/* With n = (x - mean) rstd and g = gy w: gx = rstd (g - mean(g) - n mean(g n)), gw = sum(gy n), gb = sum(gy). For RMS
+ * norm, n = x rstd, and gx has no term mean(g). */
 static tg_status norm_backward(tg_call *c) {
     const tg_device_ops *ops = tg_ctx_ops(c->ctx);
     tg_norm_args a = norm_args(c, c->gin_mode[0] != TG_GRAD_NONE);

@@ -1,5 +1,5 @@
-/* Padding of several dims at once: with a constant, or with elements of x itself. The ops are composed of slices and
- * joins, one for each padded dim. */
+/* Padding of several dims at once: with a constant, or with elements of x itself. The ops record other ops that pad one
+ * dim after the other: tg_pad, or tg_slice, tg_flip, tg_expand and tg_concat. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 

@@ -37,13 +37,13 @@ static tg_status check(tg_tape *t, const pool_params *p, const tg_tensor *x, int
                    dims == 2 ? "[n, c, h, w]" : "[n, c, d, h, w]");
 }
 
-/* Views the planes of x [n, c, d, h, w] as channels: [n, c d, h, w]. */
+/* Reshapes x [n, c, d, h, w] to [n, c d, h, w], so that each plane is a channel. */
 static tg_tensor *planes_as_channels(tg_tape *t, tg_tensor *x) {
     const int64_t *n = x->shape;
     return tg_reshape(t, x, TG_SHAPE(n[0], n[1] * n[2], n[3], n[4]));
 }
 
-/* Views y, made of planes_as_channels, as [n, c, d, places of a plane]. */
+/* Reshapes y, the result of a pool of planes_as_channels(x), to [n, c, d, places of a plane]. */
 static tg_tensor *places_in_columns(tg_tape *t, tg_tensor *y, const tg_tensor *x) {
     return tg_reshape(t, y, TG_SHAPE(x->shape[0], x->shape[1], x->shape[2], tg_dim(y, 2) * tg_dim(y, 3)));
 }
@@ -280,8 +280,8 @@ static tg_tensor *record_both(tg_tape *t, const tg_op *op, const pool_params *p,
     return out[0];
 }
 
-/* Return what tg_max_pool2d and tg_max_pool3d return. *index (may be NULL) receives the positions of the maxima in the
- * channels of x. */
+/* Return what tg_max_pool2d and tg_max_pool3d return. If index is not NULL, *index receives the positions of
+ * the maxima in the channels of x. */
 tg_tensor *tg_max_pool2d_with_indices(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_pool_opts *opts,
                                       tg_tensor **index) {
     pool_params p = params_of(2, 0, h, w, opts);

@@ -93,5 +93,5 @@ const tg_op tg_op_prod = {
 
 /* Returns the product over dims, 1 for no elements: uint64 for uint64, int64 for other integers and bools. The gradient
  * is right also if elements are 0: a single zero among the elements of a product has the product of the others as its
- * slope, and with two or more zeros all slopes are 0. */
+ * slope, and with two or more zeros, all slopes are 0 if all elements are finite. */
 TG_REDUCTION(prod)

@@ -25,7 +25,8 @@ static tg_tensor *numbers(tg_tape *t, const tg_tensor *x, int dim) {
     return tg_contiguous(t, tg_expand(t, row, tg_shape_of(x)));
 }
 
-/* Replaces elements by those `by` positions before them where `before` is true. */
+/* Replaces elements by those `by` positions before them where `before` is true. `before` has no elements for the first
+ * `by` positions, whose elements stay. */
 static tg_tensor *take(tg_tape *t, tg_tensor *x, int dim, int64_t by, tg_tensor *before) {
     tg_tensor *first = tg_slice(t, x, dim, 0, by, 1), *later = tg_slice(t, x, dim, by, INT64_MAX, 1);
     later = tg_where(t, before, tg_slice(t, x, dim, 0, tg_dim(x, dim) - by, 1), later);

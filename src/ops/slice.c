@@ -1,5 +1,5 @@
-/* Ops that view a part of input 0, slice and select: backward writes the gradient to that part, and 0 to the rest. And
- * ops that replace such a part by another tensor: slice_scatter and select_scatter. */
+/* slice and select view a part of input 0; their backward writes the gradient to that part, and 0 to the rest.
+ * slice_scatter and select_scatter replace such a part by another tensor. */
 #include "ops/common/derive.h"
 #include "ops/common/op.h"
 
@@ -168,7 +168,7 @@ static const tg_sample select_samples[] = {
 
 static const tg_field select_fields[] = {
     TG_ARG(select_params, dim, INT, "Dim of x; a negative number counts from the end.", .required = true),
-    TG_ARG(select_params, index, INT64, "Position of the element.", .required = true),
+    TG_ARG(select_params, index, INT64, "Position along dim; a negative number counts from the end.", .required = true),
 };
 
 const tg_op tg_op_select = {

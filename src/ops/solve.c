@@ -256,7 +256,7 @@ const tg_op tg_op_triangular_solve = {
  * lower one, or the upper one with .upper. The other triangle counts as zeros. With .unit the diagonal is not read
  * either, and counts as ones. b [.., n, k] has a's leading dims. A zero on the diagonal gives infinities and NaN, not
  * an error. The gradient of a is 0 outside of what is read. 16-bit systems are solved in float32. The op runs on every
- * device. It takes 2 n steps, so small systems are slow on a GPU. opts may be NULL. */
+ * device. It takes about 2 n steps, so small systems are slow on a GPU. opts may be NULL. */
 tg_tensor *tg_triangular_solve(tg_tape *t, tg_tensor *a, tg_tensor *b, const tg_solve_opts *opts) {
     tg_solve_opts o;
     tg_op_options(&o, &tg_solve_opts_struct, opts);

@@ -1,5 +1,5 @@
-/* Ordering elements along a dim: sort, topk and median. Each returns the elements and, as int64, their original
- * positions, to which the gradients go. */
+/* Ordering elements along a dim: sort, topk, argsort and median. They return elements and, as int64, their original
+ * positions, to which the gradients go; argsort returns the positions alone. */
 #include "ops/common/derive.h"
 #include "ops/common/reduce.h"
 
@@ -8,7 +8,7 @@ enum { VALUES, POSITIONS, OUTPUTS };
 typedef struct sort_params {
     int dim;
     int64_t k;    /* of topk: the number of elements */
-    bool falling; /* of sort and topk: descending order */
+    bool falling; /* of sort, topk and argsort: descending order */
     bool keepdim; /* of median */
 } sort_params;
 

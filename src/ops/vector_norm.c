@@ -24,8 +24,9 @@ static tg_status power(tg_call *c, const tg_tensor *x, double p) {
     return tg_op_map(c, TG_FN_pow_scalar, x, TG_T1(x), 1, p, 0, false);
 }
 
-/* Sets y to the sum of |x|^p, or to the extremum of |x| if p is infinite. For p < 0, y must be float64: the sum is
- * infinite if an element is 0, and must be finite if elements are only small. */
+/* Sets y to the sum of |x|^p, to the extremum of |x| if p is infinite, or to the number of elements that are not 0 if p
+ * is 0. For p < 0, y must be float64: the sum is infinite if an element is 0, and must be finite if elements of a
+ * float32 x are only small. */
 static tg_status sum_powers(tg_call *c, double p, const tg_tensor *y) {
     const tg_tensor *x = c->input[0];
     if (p == 2) return tg_reduce_run(c, TG_SUMSQ, y, x, 1);
@@ -81,7 +82,7 @@ static tg_status small_powers(tg_call *c, double p, const tg_tensor *slope) {
     return tg_op_map(c, TG_FN_mul, slope, TG_T2(slope, all), 2, 0, 0, false);
 }
 
-/* gx = g sign(x) (|x| / y)^(p - 1), and 0 where x or y is 0. */
+/* For finite p other than 0: gx = g sign(x) (|x| / y)^(p - 1), and 0 where x or y is 0. For p = 0, gx is 0. */
 static tg_status norm_backward(tg_call *c) {
     double p = tg_reduce_params_of(c)->p;
     const tg_tensor *x = c->input[0], *norm = c->saved[NORM];
