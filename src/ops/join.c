@@ -259,6 +259,7 @@ static tg_status split_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout,
     if (!part) return t->ctx->run.status;
     for (int i = 0; i < n->n_out; i++) part[i] = gout[i] ? gout[i] : tg_zeros_like(t, tg_node_out(n)[i]);
     gin[0] = tg_concat(t, part, n->n_out, ((const split_params *)tg_node_params(n))->dim);
+    tg_tape_give(t, part, n->n_out * sizeof *part);
     return TG_OK;
 }
 

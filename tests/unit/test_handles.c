@@ -249,6 +249,29 @@ START_TEST(gradients_of_many_inputs_keep_their_memory) {
 }
 END_TEST
 
+/* Recorded derivatives of ops of each kind: with a vjp, composed, linear, multilinear, element-wise, with a jvp made of
+ * the vjp, and with several outputs. */
+START_TEST(recorded_derivatives_keep_their_memory) {
+    enum { WARM = 500, LOOPS = 5000 };
+    static const double values[] = {.5, -.25, 1, 2};
+    int64_t host = 0;
+    begin();
+    tg_tensor *w = leaf_of(TG_SHAPE(2, 2), values), *v = tg_from_host(ctx, TG_F64, TG_SHAPE(2, 2), values);
+    for (int i = 0; i < LOOPS; i++) {
+        tg_tensor *part[2], *g, *d, *y = tg_tanh(t, tg_matmul(t, w, v));
+        tg_split(t, tg_lerp(t, y, v, w), 0, (const int64_t[]){1, 1}, 2, part);
+        tg_tensor *loss = tg_mse(t, part[0], tg_scale(t, part[1], 2));
+        tg_grad(t, &loss, 1, &w, 1, &g, TG_GRAD(.create_graph = true));
+        tg_jvp(t, &loss, 1, &w, 1, &v, &d);
+        tg_hvp(t, loss, &w, 1, &v, &d);
+        tg_tape_collect(t);
+        if (i == WARM) host = allocations();
+    }
+    ck_assert_int_eq(allocations(), host);
+    end();
+}
+END_TEST
+
 static tg_status exp_of(void *state, tg_tape *tape, tg_tensor *const *in, int n_in, tg_tensor **out, int n_out) {
     (void)state, (void)n_in, (void)n_out;
     out[0] = tg_exp(tape, in[0]);
@@ -496,6 +519,7 @@ int main(void) {
                             gradients_are_the_same_with_releases,
                             loops_without_reset_keep_their_memory,
                             gradients_of_many_inputs_keep_their_memory,
+                            recorded_derivatives_keep_their_memory,
                             recomputations_keep_their_memory,
                             results_without_nodes_end_at_once,
                             long_chains_end_without_recursion,

@@ -252,18 +252,14 @@ tg_status tg_compose(tg_tape *t, const tg_node *n, tg_compose_fn f, tg_tensor **
     if (!changed) return t->ctx->run.status;
     tg_status s = f(t, n, out);
     tg_needs_now(n, changed);
+    tg_tape_give(t, changed, n->n_in * sizeof *changed + 1);
     return s == TG_OK ? t->ctx->run.status : s;
 }
 
-tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_compose_fn f) {
-    if (!t || !n || !gout || !f) return TG_ERR_ARGUMENT;
-    tg_pass *p = t->grad_graph;
+/* Composes n, whose outputs out[] receives, and runs the pass over the recorded nodes. */
+static tg_status run_composed(tg_pass *p, const tg_node *n, tg_tensor *const *gout, tg_compose_fn f, tg_tensor **out) {
+    tg_tape *t = p->t;
     const tg_node *before = t->last;
-    if (!p)
-        return tg_fail(t->ctx, TG_ERR_STATE, "tg_vjp_composed: outside of a vjp; call it only in the vjp slot of an "
-                       "op");
-    tg_tensor **out = tg_tape_alloc(t, (size_t)n->n_out * sizeof *out);
-    if (!out) return t->ctx->run.status;
     for (int i = 0; i < n->n_out; i++) out[i] = NULL;
     TG_TRY(tg_compose(t, n, f, out));
     for (tg_node *m = before ? before->next : t->first; m; m = m->next)
@@ -278,4 +274,18 @@ tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
         TG_TRY(tg_grad_graph_add(t, &tg_node_slots(made)[out[i]->out], g));
     }
     return run_nodes(p, t->last, before);
+}
+
+tg_status tg_vjp_composed(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_compose_fn f) {
+    if (!t || !n || !gout || !f) return TG_ERR_ARGUMENT;
+    tg_pass *p = t->grad_graph;
+    if (!p)
+        return tg_fail(t->ctx, TG_ERR_STATE, "tg_vjp_composed: outside of a vjp; call it only in the vjp slot of an "
+                       "op");
+    size_t bytes = (size_t)n->n_out * sizeof(tg_tensor *);
+    tg_tensor **out = tg_tape_alloc(t, bytes);
+    if (!out) return t->ctx->run.status;
+    tg_status s = run_composed(p, n, gout, f, out);
+    tg_tape_give(t, out, bytes);
+    return s;
 }

@@ -26,14 +26,10 @@ static void mark(const tangents *w, tg_tensor *const *outs, int n_outs) {
     }
 }
 
-/* Computes the tangents of n's outputs from those of its inputs. Does nothing if the tangents of all inputs are zero,
- * except for a collective op, which runs on every rank. */
-static tg_status push(const tangents *w, tg_node *n) {
+/* Does what push does, with memory for the tangents of the inputs and outputs. */
+static tg_status push_with(const tangents *w, tg_node *n, tg_tensor **din, tg_tensor **dout) {
     tg_tape *t = w->t;
-    tg_tensor **din = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *din);
     bool any = false;
-    if (!din) return t->ctx->run.status;
-    tg_tensor **dout = din + n->n_in;
     for (int i = 0; i < n->n_in; i++) {
         const tg_node *src = tg_node_src(n)[i];
         din[i] = src ? tg_node_slots(src)[tg_node_in(n)[i]->out].g : NULL;
@@ -54,6 +50,17 @@ static tg_status push(const tangents *w, tg_node *n) {
         TG_TRY(tg_grad_graph_add(t, &tg_node_slots(n)[i], dout[i]));
     }
     return TG_OK;
+}
+
+/* Computes the tangents of n's outputs from those of its inputs. Does nothing if the tangents of all inputs are zero,
+ * except for a collective op, which runs on every rank. */
+static tg_status push(const tangents *w, tg_node *n) {
+    size_t bytes = ((size_t)n->n_in + n->n_out) * sizeof(tg_tensor *);
+    tg_tensor **din = tg_tape_alloc(w->t, bytes);
+    if (!din) return w->t->ctx->run.status;
+    tg_status s = push_with(w, n, din, din + n->n_in);
+    tg_tape_give(w->t, din, bytes);
+    return s;
 }
 
 /* Calls push for the nodes from `from` to `to`, both included, that have the number of the pass and are no leaves. */
@@ -202,7 +209,9 @@ static tg_status hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int 
     tg_tensor **g = tg_tape_alloc(t, (size_t)n * sizeof *g);
     if (!g) return t->ctx->run.status;
     memcpy(g, hv, (size_t)n * sizeof *g);
-    return jvp(t, g, n, inputs, n, v, hv, "tg_hvp");
+    tg_status s = jvp(t, g, n, inputs, n, v, hv, "tg_hvp");
+    tg_tape_give(t, g, (size_t)n * sizeof *g);
+    return s;
 }
 
 tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, tg_tensor *const *v, tg_tensor **hv) {
@@ -211,15 +220,10 @@ tg_status tg_hvp(tg_tape *t, tg_tensor *root, tg_tensor *const *inputs, int n, t
 
 /* ---- Ops that are compositions of other ops ---- */
 
-tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_compose_fn f) {
-    if (!t || !n || !dout || !f) return TG_ERR_ARGUMENT;
-    if (!t->tangents)
-        return tg_fail(t->ctx, TG_ERR_STATE, "tg_jvp_composed: outside of a jvp; call it only in the jvp slot of an "
-                       "op");
+/* Composes n, whose outputs out[] receives, and pushes the tangents through the recorded nodes. */
+static tg_status push_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_compose_fn f, tg_tensor **out) {
     tangents w = {t, t->tangents};
     tg_node *before = t->last;
-    tg_tensor **out = tg_tape_alloc(t, (size_t)n->n_out * sizeof *out);
-    if (!out) return t->ctx->run.status;
     for (int i = 0; i < n->n_out; i++) out[i] = NULL;
     bool grad = tg_tape_set_grad_mode(t, true); /* nodes are recorded only with grad on */
     tg_status s = tg_compose(t, n, f, out);
@@ -234,4 +238,17 @@ tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_com
         if (made) dout[i] = tg_node_slots(made)[out[i]->out].g;
     }
     return TG_OK;
+}
+
+tg_status tg_jvp_composed(tg_tape *t, const tg_node *n, tg_tensor **dout, tg_compose_fn f) {
+    if (!t || !n || !dout || !f) return TG_ERR_ARGUMENT;
+    if (!t->tangents)
+        return tg_fail(t->ctx, TG_ERR_STATE, "tg_jvp_composed: outside of a jvp; call it only in the jvp slot of an "
+                       "op");
+    size_t bytes = (size_t)n->n_out * sizeof(tg_tensor *);
+    tg_tensor **out = tg_tape_alloc(t, bytes);
+    if (!out) return t->ctx->run.status;
+    tg_status s = push_composed(t, n, dout, f, out);
+    tg_tape_give(t, out, bytes);
+    return s;
 }

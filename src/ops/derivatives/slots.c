@@ -66,22 +66,27 @@ tg_status tg_jvp_linear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_
     if (!in) return t->ctx->run.status;
     for (int i = 0; i < n->n_in; i++)
         in[i] = !has_tangent(n, i) ? tg_node_in(n)[i] : din[i] ? din[i] : tg_zero_tangent(t, tg_node_in(n)[i]);
-    return record_again(t, n, in, dout);
+    tg_status s = record_again(t, n, in, dout);
+    tg_tape_give(t, in, (size_t)n->n_in * sizeof *in + 1);
+    return s;
 }
 
 tg_status tg_jvp_multilinear(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     if (!t || !n || !din || !dout) return TG_ERR_ARGUMENT;
-    tg_tensor **in = tg_tape_alloc(t, ((size_t)n->n_in + n->n_out) * sizeof *in);
+    size_t bytes = ((size_t)n->n_in + n->n_out) * sizeof(tg_tensor *);
+    tg_tensor **in = tg_tape_alloc(t, bytes);
     if (!in) return t->ctx->run.status;
     tg_tensor **part = in + n->n_in;
-    for (int i = 0; i < n->n_in; i++) {
+    tg_status s = TG_OK;
+    for (int i = 0; i < n->n_in && s == TG_OK; i++) {
         if (!din[i]) continue;
         memcpy(in, tg_node_in(n), n->n_in * sizeof *in);
         in[i] = din[i];
-        TG_TRY(record_again(t, n, in, part));
-        for (int k = 0; k < n->n_out; k++) dout[k] = dout[k] ? tg_add(t, dout[k], part[k]) : part[k];
+        s = record_again(t, n, in, part);
+        for (int k = 0; k < n->n_out && s == TG_OK; k++) dout[k] = dout[k] ? tg_add(t, dout[k], part[k]) : part[k];
     }
-    return t->ctx->run.status;
+    tg_tape_give(t, in, bytes);
+    return s == TG_OK ? t->ctx->run.status : s;
 }
 
 tg_status tg_jvp_pointwise(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
@@ -106,11 +111,9 @@ static tg_status free_cotangents(tg_tape *t, const tg_node *n, tg_tensor **g) {
 }
 
 /* Computes the jvp as the transpose of the vjp: the vjp maps cotangents g to J^T g, and its derivative with respect
- * to g, with din as the seed, is J din. */
-static tg_status transpose_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
-    size_t n_pointers = 4 * ((size_t)n->n_in + n->n_out);
-    tg_tensor **gin = tg_tape_alloc(t, n_pointers * sizeof *gin);
-    if (!gin) return t->ctx->run.status;
+ * to g, with din as the seed, is J din. gin is memory for three pointers for each input and output of n. */
+static tg_status transpose_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout,
+                               tg_tensor **gin) {
     tg_tensor **g = gin + n->n_in, **roots = g + n->n_out, **seeds = roots + n->n_in, **by = seeds + n->n_in,
               **result = by + n->n_out;
     int n_roots = 0, n_by = 0;
@@ -136,8 +139,12 @@ static tg_status transpose_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *d
 
 tg_status tg_jvp_by_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
     if (!t || !n || !din || !dout) return TG_ERR_ARGUMENT;
+    size_t bytes = 3 * ((size_t)n->n_in + n->n_out) * sizeof(tg_tensor *);
+    tg_tensor **memory = tg_tape_alloc(t, bytes);
+    if (!memory) return t->ctx->run.status;
     bool grad = tg_tape_set_grad_mode(t, true);
-    tg_status s = transpose_vjp(t, n, din, dout);
+    tg_status s = transpose_vjp(t, n, din, dout, memory);
     tg_tape_set_grad_mode(t, grad);
+    tg_tape_give(t, memory, bytes);
     return s;
 }
