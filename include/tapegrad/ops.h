@@ -634,8 +634,8 @@ typedef struct tg_pool_opts {
      * -infinity, tg_avg_pool adds zeros. */
     int64_t padding[3];
     int64_t dilation[3]; /* tg_max_pool only: as in tg_conv_opts */
-    /* Keeps a window that starts in x or in the padding before it, but reaches beyond the padding after it. tg_avg_pool
-     * does not count what lies beyond the padding. */
+    /* If elements are left over after the windows that fit, adds one that reaches beyond the padding after x, provided
+     * that it starts in x or in the padding before x. tg_avg_pool does not count what lies beyond the padding. */
     bool ceil_mode;
     /* tg_avg_pool without a divisor: divides by the number of elements of x in the window, not by the window's size. */
     bool exclude_padding;

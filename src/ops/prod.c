@@ -12,7 +12,7 @@ static tg_status prod_forward(tg_call *c) { return tg_reduce_run(c, TG_PROD, c->
 /* Elements that are reduced to one element of the result form a group. The slope of an element is the product of the
  * other elements of its group. Zeros are first replaced by 1. If no other element of the group was 0, the slope is the
  * product of the group, divided by the element. If another element was 0, the slope is 0, or NaN if any other element
- * is infinite or NaN. */
+ * is infinite or NaN. The division gives NaN if the element itself is infinite or NaN. */
 static tg_status prod_backward(tg_call *c) {
     const tg_tensor *x = c->input[0];
     tg_tensor *g = tg_reduce_kept(c, c->gout[0], x->ndim), *some = tg_reduce_whole(c, x);

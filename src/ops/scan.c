@@ -101,7 +101,7 @@ static tg_status cumprod_forward(tg_call *c) { return scan(c, TG_PROD, c->out[0]
 
 /* Let y be the products, y' the products if the first zero of the row is replaced by 1, and s(v)[k] the sum of v from k
  * to the end. The gradient of x[k] is s(g y)[k] / x[k] before the first zero, s(g y')[k] at it, and 0 after it. Only y'
- * is computed, because y equals y' before the first zero and is 0 from there on. */
+ * is computed, because y equals y' before the first zero and, if x is finite, is 0 from there on. */
 static tg_status cumprod_backward(tg_call *c) {
     const tg_tensor *x = c->input[0], *g = c->gout[0];
     tg_dtype wide = tg_accumulate_dtype((tg_dtype)x->dtype);

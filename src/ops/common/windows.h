@@ -11,7 +11,7 @@ typedef struct tg_windows {
     size_t given, known; /* sizes of the caller's options struct and of the library's */
     int dims;            /* 1 or 2: number of window dims that the tensors have */
     int64_t size[2], step[2], pad[2], apart[2]; /* of h and w: window size, stride, padding at each end, dilation */
-    bool ceil; /* a window that reaches beyond the padding after x is kept if it starts before the end of x */
+    bool ceil; /* if elements are left over, one more window is used if it starts before the end of x */
     const char *unused; /* the name of an option that is set although the op does not use it, or NULL */
 } tg_windows;
 
