@@ -42,7 +42,7 @@ typedef struct tg_backward_opts {
  *   root;
  * - TG_ERR_STATE if a root depends on nothing that requires a gradient, if an earlier backward has released what a node
  *   saved, if tg_grads_finalize has summed the gradient of a leaf that was not zeroed since (tg_zero_grad), or if a
- *   backward of the tape is running;
+ *   backward or a tg_jvp of the tape is running;
  * - TG_ERR_HANDLE if a root or one of the inputs belongs to another tape;
  * - TG_ERR_PLACEMENT if the placement of a seed is none that a gradient of its root may have (placement.h);
  * - TG_ERR_VERSION if a saved tensor was overwritten;

@@ -23,8 +23,8 @@ extern "C" {
  * - TG_ERR_ARGUMENT if n_outs or n_in is below 1, if an array is NULL, or if two inputs are the same tensor;
  * - TG_ERR_HANDLE if an output or an input is a result of another tape;
  * - TG_ERR_SHAPE if a tangent has another shape or dtype, and TG_ERR_PLACEMENT if it has another placement;
- * - TG_ERR_STATE if an input requires no gradient, while a backward of t runs, or if an earlier backward has released
- *   what the nodes saved;
+ * - TG_ERR_STATE if an input requires no gradient, while a backward or a tg_jvp of t runs, or if an earlier backward
+ *   has released what the nodes saved;
  * - TG_ERR_VERSION if what the nodes saved was overwritten;
  * - TG_ERR_UNSUPPORTED if an op has no jvp, or if a function that tg_recompute runs for the first time makes the call,
  *   because that run records no nodes. */

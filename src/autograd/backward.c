@@ -317,6 +317,7 @@ static tg_status run_pass(tg_pass *p, tg_tensor *const *roots, int n, const char
 
 tg_status tg_backward_run(tg_tape *t, tg_tensor *const *roots, int n, const tg_pass_opts *o, const char *who) {
     if (t->in_backward) return tg_fail(t->ctx, TG_ERR_STATE, "%s: a backward of this tape is running", who);
+    if (t->tangents) return tg_fail(t->ctx, TG_ERR_STATE, "%s: a tg_jvp of this tape is running", who);
     tg_pass p = {.t = t, .o = o, .id = ++t->pass, .all = !o->targets && !o->only};
     t->in_backward = true;
     tg_status s = o->graph ? o->graph->run(&p, roots, n, who) : run_pass(&p, roots, n, who);

@@ -571,6 +571,46 @@ START_TEST(later_work_runs_after_works_that_fill_nothing) {
 }
 END_TEST
 
+/* A jvp slot that starts another derivative of the tape, with which its params say, and ignores the error. */
+typedef enum start { TG_JVP, TG_HVP, TG_GRAD_GRAPH, TG_GRAD_PLAIN, TG_BACKWARD, STARTS } start;
+
+static tg_status starts_jvp(tg_tape *tape, const tg_node *n, tg_tensor *const *din, tg_tensor **dout) {
+    tg_tensor *x = tg_node_input(n, 0), *y = tg_square(tape, x), *d;
+    switch (*(const start *)tg_node_params(n)) {
+    case TG_JVP: tg_jvp(tape, &y, 1, &x, 1, din, &d); break;
+    case TG_HVP: tg_hvp(tape, y, &x, 1, din, &d); break;
+    case TG_GRAD_GRAPH: tg_grad(tape, &y, 1, &x, 1, &d, TG_GRAD(.create_graph = true)); break;
+    case TG_GRAD_PLAIN: tg_grad(tape, &y, 1, &x, 1, &d, NULL); break;
+    default: tg_backward(tape, y);
+    }
+    ck_assert(strstr(tg_ctx_message(ctx), "a tg_jvp of this tape is running"));
+    ck_status(TG_ERR_STATE);
+    tg_ctx_clear(ctx);
+    dout[0] = din[0];
+    return TG_OK;
+}
+
+START_TEST(no_other_derivative_starts_within_a_jvp) {
+    const tg_op op = {.size = sizeof op, .name = "starts", .n_in = 1, .n_out = 1, .params_size = sizeof(start),
+                      .infer = tiny_infer, .forward = nothing, .backward = nothing, .jvp = starts_jvp};
+    begin();
+    for (start s = TG_JVP; s < STARTS; s++) {
+        double v = 2;
+        tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(1), &v), *one = tg_full(t, TG_F64, TG_SHAPE(1), 1), *y, *d;
+        tg_set_requires_grad(x, true);
+        tg_tensor *square = tg_square(t, x);
+        tg_apply(t, &op, &s, &x, 1, &y, 1, NULL, NULL, TG_SITE);
+        y = tg_add(t, y, square);
+        ck_assert(tg_jvp(t, &y, 1, &x, 1, &one, &d) == TG_OK);
+        tg_read_f64(d, &v, 1);
+        ck_assert(v == 5); /* the tangents of the nodes that ran before are still there */
+        tg_tape_reset(t);
+        tg_drop(x);
+    }
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {params_are_typed_and_copied,
                             a_state_lives_as_long_as_its_node,
@@ -582,6 +622,7 @@ int main(void) {
                             recorded_errors_are_returned,
                             an_op_without_outputs_has_no_node,
                             no_function_frees_its_own_tape_or_context,
+                            no_other_derivative_starts_within_a_jvp,
                             forwards_record_no_nodes,
                             works_end_with_their_wait_or_their_context,
                             later_work_runs_after_works_that_fill_nothing,

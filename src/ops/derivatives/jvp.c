@@ -80,6 +80,7 @@ static tg_status check_call(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_t
                        "%s: %s, %s, expected one or more of each; outs, inputs, din and dout must not be NULL", who,
                        tg_count(n_outs, "output").text, tg_count(n_in, "input").text);
     if (t->in_backward) return tg_fail(ctx, TG_ERR_STATE, "%s: a backward of this tape is running", who);
+    if (t->tangents) return tg_fail(ctx, TG_ERR_STATE, "%s: a tg_jvp of this tape is running", who);
     if (t->collects)
         return tg_fail(ctx, TG_ERR_UNSUPPORTED,
                        "%s: the first run of a recomputed function keeps no nodes that tangents could go through; call "
@@ -164,7 +165,6 @@ static tg_status jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *
     TG_TRY(tg_tape_check_with(t, outs, n_outs, who));
     TG_TRY(check_call(t, outs, n_outs, inputs, n_in, din, dout, who));
     tangents w = {t, ++t->pass};
-    uint32_t outer = t->tangents;
     bool derives = t->derives;
     t->tangents = w.id;
     t->derives = true;
@@ -172,7 +172,7 @@ static tg_status jvp(tg_tape *t, tg_tensor *const *outs, int n_outs, tg_tensor *
     tg_status s = run(&w, outs, n_outs, inputs, n_in, din, dout, who);
     t->busy--;
     t->derives = derives;
-    t->tangents = outer;
+    t->tangents = 0;
     clear(t);
     return s;
 }

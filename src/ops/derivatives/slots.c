@@ -130,8 +130,13 @@ static tg_status transpose_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *d
     for (int i = 0; i < n->n_out; i++)
         if (g[i]) by[n_by++] = g[i];
     if (!n_roots || !n_by) return TG_OK;
-    TG_TRY(tg_grad(t, roots, n_roots, by, n_by, result,
-                   TG_GRAD(.seeds = seeds, .create_graph = true, .allow_unused = true)));
+    /* Only nodes that the vjp has recorded lead to the cotangents, so the slots of the running tg_jvp are not used. */
+    uint32_t tangents = t->tangents;
+    t->tangents = 0;
+    s = tg_grad(t, roots, n_roots, by, n_by, result,
+                TG_GRAD(.seeds = seeds, .create_graph = true, .allow_unused = true));
+    t->tangents = tangents;
+    TG_TRY(s);
     for (int i = 0, k = 0; i < n->n_out; i++)
         if (g[i]) dout[i] = result[k++];
     return TG_OK;
