@@ -84,7 +84,7 @@ static uint64_t distance(element a, element b) {
 /* ---- Tensors ---- */
 
 typedef struct difference {
-    bool differs;     /* by more than --ulp */
+    bool differs;     /* by more than --ulp or, if that is 0, in any byte */
     int64_t elements; /* number of recorded elements that differ */
     uint64_t most;    /* their largest distance, in units in the last place */
     int64_t at;       /* index in row-major order of the element with that distance; -1: no recorded element differs */

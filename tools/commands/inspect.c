@@ -364,7 +364,7 @@ static void print_text(const findings *f, const train_options *o) {
 
 /* ---- The program ---- */
 
-/* Sets the model's config from --config, --model or the options of the model. With --config and --model, --seq-len is
+/* Sets the model's config from --config, --model or the options of the model. With --config or --model, --seq-len is
  * the model's number of positions if it was not given. Returns false after printing what is wrong. */
 static bool choose_model(inspect_options *o, const parsed *p, findings *f) {
     bool from_file = o->config || o->dir;
@@ -405,7 +405,7 @@ static int inspect(inspect_options *o, const parsed *p, findings *f) {
     return 0;
 }
 
-/* Checks that --parameters is given with those options alone that say which model it is. */
+/* Checks that --parameters is given with --json and the options that say which model it is, and with no others. */
 static int check_parameters(const inspect_options *o, const parsed *p) {
     static const char *const read[] = {"parameters", "json", "config", "model", "arch", "layers", "heads", "kv-heads",
                                        "hidden", "ffn", "vocab", "seq-len"};

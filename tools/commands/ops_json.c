@@ -57,7 +57,7 @@ static json_t *dims(const tg_dims *d) {
     return integers(at, d->n);
 }
 
-/* Returns what the field holds in `defaults`. A pointer that is NULL has no value. */
+/* Returns what the field holds in `defaults`; null for texts, lists, tensors, structs, functions and pointers. */
 static json_t *default_of(const tg_field *f, const void *defaults) {
     const void *at = (const char *)defaults + f->offset;
     if (f->kind == TG_FIELD_INT64 && f->count > 1) return integers(at, f->count);

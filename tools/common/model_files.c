@@ -152,7 +152,7 @@ static void read_index_sum(const char *path, char out[DIGITS + 1]) {
     free(text);
 }
 
-/* Returns the path of one of the files of an index, which the caller frees; NULL: it names none. */
+/* Returns the path of one of the files of an index, which the caller frees; NULL: the index names none, or an error. */
 static char *file_of_index(const char *dir, const char *index) {
     json_t *root = json_load_file(index, 0, NULL), *map = json_object_get(root, "weight_map");
     const char *name = json_string_value(json_object_iter_value(json_object_iter(map)));
@@ -161,7 +161,7 @@ static char *file_of_index(const char *dir, const char *index) {
     return path;
 }
 
-/* Returns the config with which the weights were saved; NULL: the file does not contain it. */
+/* Returns the config with which the weights were saved; NULL: the file does not contain it, or cannot be read. */
 static json_t *config_of_weights(const char *path) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     tg_safetensors *f = tg_safetensors_open(ctx, path);
@@ -197,7 +197,7 @@ static void add_change(changes *c, const char *key, const json_t *now, const jso
 
 static const char sum_key[] = "tapegrad_weights_xxh64";
 
-/* Returns the keys whose values differ. */
+/* Returns the number of keys whose values differ, and a text with the first of them. */
 static changes compare_configs(json_t *now, json_t *before) {
     changes c = {.count = 0};
     const char *key;
@@ -235,8 +235,6 @@ static void compare_files(const char *config, const char *weights, const char *f
     json_decref(now);
     json_decref(before);
 }
-
-/* ---- The functions of the header ---- */
 
 /* Compares the config with the weights in the directory, in one file or several. */
 static void compare_weights(const char *dir, const char *config) {

@@ -29,14 +29,14 @@ void model_adapt(const model_files *m, tg_module *gpt);
 
 /* Finds the tokenizer of the model: `given`, the value of --tokenizer, which may be NULL; else that in the directory
  * `named`, the value of --model; else that next to the weights, which are elsewhere if `named` has adapters or
- * checkpoints. m->tokenizer then points to one of the texts or into *m, which must stay where it is. */
+ * checkpoints. Sets m->tokenizer, which points to `given`, to `named` or into *m; these must stay where they are. */
 void model_find_tokenizer(model_files *m, const char *given, const char *named);
 /* Returns whether there is a tokenizer, or the vocabulary is the 256 bytes. */
 bool model_has_tokenizer(const model_files *m);
 /* Loads the tokenizer, or makes that of the 256 bytes. A tokenizer that was given must fit the vocabulary
  * (tokenizer_fits). Returns NULL if the model has none, and after printing what is wrong. The caller frees it. */
 tg_tokenizer *model_open_tokenizer(const model_files *m, tg_ctx *ctx);
-/* Returns whether a tokenizer of so many ids fits a vocabulary; prints that it does not. */
+/* Returns whether a tokenizer of so many ids fits a vocabulary; prints an error if it does not. */
 bool tokenizer_fits(const char *path, int64_t ids, int64_t vocab);
 
 #define TOKENIZER_HELP                                                                                                 \

@@ -34,7 +34,7 @@ typedef struct command {
     const char *name, *usage, *summary;
     const option *options;
     int n_options;
-    int operands; /* how many words other than options the command takes, 0 to MAX_OPERANDS */
+    int operands; /* the most words other than options that the command takes, 0 to MAX_OPERANDS */
 } command;
 
 enum { MAX_OPTIONS = 100, MAX_OPERANDS = 16 };

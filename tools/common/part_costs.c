@@ -22,7 +22,8 @@ static char *equal_layout(int64_t layers, int n) {
 }
 
 /* Adds a node to the costs of part i. A product with a weight takes as many operations for the gradient of its input,
- * and for that of the weight, as forward. Attention takes twice as many for its gradients. */
+ * and for that of the weight, as forward. Any other op, such as attention, is taken to need twice as many for its
+ * gradients. With `recompute`, backward runs the forward of the layers again. */
 static void add_node(part_costs *c, int i, const tg_node *n, bool recompute) {
     const tg_op *op = tg_node_op(n);
     double flops = (double)tg_node_flops(n);

@@ -6,8 +6,8 @@
 
 #include <tapegrad/gpt.h>
 
-/* FLOPs of the forward of each part for a micro-batch of one sequence, of the gradients of its activations, and of
- * those of its weights: f, b and w of tg_pipe_plan_opts. */
+/* FLOPs of each part for a micro-batch of one sequence: f of its forward, b of the gradients of its activations and of
+ * what backward recomputes, and w of the gradients of its weights. They are f, b and w of tg_pipe_plan_opts. */
 typedef struct part_costs {
     int n; /* number of parts */
     double *f, *b, *w;

@@ -60,7 +60,8 @@ bool is_first_process(void);
 /* Prints "tapegrad NAME: ..." to standard error as one line, by one write, because other ranks write there too. `name`
  * is NAME, and may be "". Control characters are escaped. */
 void print_error(const char *name, const char *format, va_list args);
-/* Says whether the last line on standard output is incomplete. If it is, print_error first ends it. */
+/* Must be called when the last line on standard output becomes incomplete (true) or complete (false). print_error first
+ * ends an incomplete line. */
 void set_line_open(bool open);
 /* Prints an error of the running subcommand. Returns 1, the exit status for it. */
 int fail(const char *format, ...) TG_PRINTF(1, 2);
@@ -96,7 +97,8 @@ bool same_file(const char *a, const char *b);
 /* Opens a regular file for reading, and refuses others at once, without waiting for the writer of a pipe. NULL after
  * printing what is wrong. */
 FILE *open_regular(const char *path);
-/* Returns all *n bytes of a regular file, which the caller frees; NULL after printing what is wrong. */
+/* Returns all *n bytes of a regular file of at most 16 MiB, which the caller frees. NULL after printing what is
+ * wrong. */
 char *read_whole(const char *path, size_t *n);
 /* Returns "dir/name", which the caller frees. NULL after printing that there is no memory. */
 char *path_in(const char *dir, const char *name);

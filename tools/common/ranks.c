@@ -15,14 +15,14 @@
 #include <tapegrad/ranks.h>
 #include <tapegrad/world.h>
 
-/* Returns how this process was started, or prints why that is unknown and returns false. */
+/* Sets *w to how this process was started. Returns false after printing why that is unknown. */
 static bool query_world(tg_world_info *w) {
     char message[512];
     *w = TG_WORLD_INFO();
     return tg_world_query(w, message, sizeof message) == TG_OK || (fail("%s", message), false);
 }
 
-/* Returns how the ranks communicate. comm_option_check has found that the environment and --comm agree. */
+/* Returns how the ranks communicate. That is meaningless if comm_option_check refuses the environment or --comm. */
 static rank_kind kind_of(const rank_options *o) {
     static const rank_kind kinds[] = {[TG_WORLD_ALONE] = RANKS_THREADS, [TG_WORLD_SHM] = RANKS_SHM,
                                       [TG_WORLD_MPI] = RANKS_MPI, [TG_WORLD_TCP] = RANKS_TCP};
@@ -328,7 +328,7 @@ void sum_over_ranks(tg_ctx *ctx, tg_comm *world, double *v, int n) { exchange(ct
 void place_batch(const tg_parallel *p, tg_tensor *ids, bool shard) {
     if (!p) return;
     tg_place(p, ids, TG_TP, TG_I);
-    if (tg_parallel_size(p, TG_CP) > 1) tg_place(p, ids, TG_CP, TG_SHARD_ZIGZAG(1)); /* an even length */
+    if (tg_parallel_size(p, TG_CP) > 1) tg_place(p, ids, TG_CP, TG_SHARD_ZIGZAG(1)); /* which needs an even length */
     tg_place(p, ids, TG_DP, shard ? TG_SHARD(0) : TG_V);
 }
 

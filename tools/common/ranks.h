@@ -83,8 +83,8 @@ typedef int (*rank_main)(void *arg, tg_ctx *ctx, tg_comm *world);
 int rank_options_check(const command *c, const parsed *p, const rank_options *o);
 /* Checks that --ranks can be divided into replicas. */
 int ranks_check_divisible(const command *c, const parsed *p, const rank_options *o);
-/* Checks that the environment does not contradict itself, and --comm alone. With --resume this must be done before the
- * other options are read from a checkpoint. */
+/* Checks that the environment does not contradict itself, and that --comm fits it. Checks no other option. With
+ * --resume this must be done before the other options are read from a checkpoint. */
 int comm_option_check(const command *c, const rank_options *o);
 /* Refuses --zero and --wire, given on the command line, for ranks that are a single replica, because both are for what
  * replicas divide or send each other. ranks: of the whole run. Ranks of --cp count as replicas, because they sum
@@ -114,8 +114,8 @@ void dump_record(void);
 /* Runs fn on every rank of this process, each with a context made from config; the deadline comes from the options.
  * Returns the exit status. */
 int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *arg);
-/* Writes the beginning of a command line that starts these ranks, such as "mpirun -n 4 "; "" if they are threads.
- * Returns buf. */
+/* Writes the beginning of a command line that starts these ranks, such as "mpirun -n 4 "; "" if they are threads or the
+ * launcher is unknown. Returns buf. */
 const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf, size_t n);
 /* Divides the ranks of world into groups by the options. Errors are recorded in the context. */
 tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world);
@@ -126,21 +126,21 @@ tg_module *load_on_ranks(tg_ctx *ctx, const tg_parallel *p, const tg_lm_config *
 static inline bool is_chief(const tg_comm *world) { return tg_comm_rank(world) == 0; }
 /* Sets v[0] to v[n - 1] to rank 0's numbers on all ranks. Collective. False after printing an error. */
 bool broadcast_from_rank_0(tg_ctx *ctx, tg_comm *world, int64_t *v, int n);
-/* Sets v[0] to v[n - 1] to their sums over all ranks, added in the order of ranks. Collective. An error stays
- * in the context, and is not printed. */
+/* Sets v[0] to v[n - 1] to their sums over all ranks, added in the order of ranks; over NCCL, in an order of its own.
+ * Collective. An error stays in the context, and is not printed. */
 void sum_over_ranks(tg_ctx *ctx, tg_comm *world, double *v, int n);
 /* Declares the placement (placement.h) of ids [b, s], this rank's part of a batch. On tp it is I, because all tp ranks
- * have the same ids. On cp it is V1:z, this rank's rows of each sequence. On dp it is V0, a shard of the batch, or V if
- * `shard` is false, because the numbers of sequences may then differ between ranks. Does nothing if p is NULL, which
- * means one rank. */
+ * have the same ids. On cp, if that has several ranks, it is V1:z, this rank's tokens of each sequence. On dp it is V0,
+ * a shard of the batch, or V if `shard` is false, because the numbers of sequences may then differ between ranks. Does
+ * nothing if p is NULL, which means one rank. */
 void place_batch(const tg_parallel *p, tg_tensor *ids, bool shard);
 /* Returns the number of tokens that this rank has of a sequence. p may be NULL. */
 int64_t tokens_of_rank(const tg_parallel *p, int64_t seq_len);
 /* What a model reads of a sequence: its tokens, the token after each of them (tg_tokens_read_window), and their
  * positions in packed documents (tg_tokens_read_positions). */
 typedef enum token_kind { TOKEN_IDS, TOKEN_TARGETS, TOKEN_POSITIONS, TOKEN_KINDS } token_kind;
-/* Reads this rank's part of the sequence of seq_len tokens that begins at `offset`. Errors are recorded in the context
- * of the tokens. */
+/* Reads this rank's part of the sequence of seq_len tokens that begins at `offset`. p may be NULL, which means one
+ * rank. Errors are recorded in the context that the tokens and p share. */
 void read_tokens_of_rank(const tg_parallel *p, tg_tokens *tokens, int64_t offset, int64_t seq_len, token_kind kind,
                          int64_t *out);
 

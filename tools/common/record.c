@@ -32,7 +32,7 @@ static bool bad(const record_file *r, const char *what) {
     return fail("'%s' is not a whole record of a step: %s", r->path, what), false;
 }
 
-/* Reads a line. Returns its length; 0 at the end of the file; -1 if the line does not end with a newline. */
+/* Reads a line. Returns its length; 0 at the end of the file and after an error; -1 if no newline ends the line. */
 static ssize_t next_line(record_file *r) {
     ssize_t n = getline(&r->line, &r->capacity, r->f);
     return n <= 0 ? 0 : r->line[n - 1] == '\n' ? n : -1;

@@ -41,7 +41,7 @@ static char **environment(const tg_launch *l, int rank, char ours[OURS][LENGTH])
     return variables;
 }
 
-/* Resets the signals that the launcher catches to their defaults, unless they were ignored when it began. */
+/* Resets the signals that the launcher passes on to their defaults, unless they were ignored when it began. */
 static void reset_signals(void) {
     struct sigaction a = {.sa_handler = SIG_DFL};
     sigemptyset(&a.sa_mask);

@@ -117,7 +117,7 @@ typedef struct windows {
     const int64_t *offsets;
     int64_t n, seq_len, batch;
     int64_t *buffer; /* host memory for a micro-batch */
-    tg_tensor *read[3]; /* the tensors of each kind that read_windows returned last, which its next call drops */
+    tg_tensor *read[3]; /* of each kind, what read_windows returned last; its next call for the kind drops it */
 } windows;
 
 /* Returns the number of sequences in a micro-batch. */

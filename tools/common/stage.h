@@ -39,8 +39,8 @@ int64_t stage_layers(const stage *s);
 /* Sets out[] to the transformer layers of this stage, unless it is NULL. Returns their number, at most that of the
  * parameters. */
 int stage_list_layers(const stage *s, tg_module **out);
-/* Saves the whole model to dir, with the files that belong to it (companions.h) if it came from a directory.
- * Collective. Errors are recorded in the context. */
+/* Saves the whole model to dir, with the files that belong to it (companions.h) if it came from a directory, and with
+ * s->tokenizer. Collective. Errors are recorded in the context. */
 void stage_save(const stage *s, const char *dir);
 
 /* The edge of a pipe (pipe.h), which describes the tensor that goes from part to part: the hidden states of this rank's

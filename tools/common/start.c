@@ -50,7 +50,7 @@ static void add_options(start_facts *f, const command *c, const void *options) {
     }
 }
 
-/* Returns a checksum of the file; 0: it cannot be read. */
+/* Returns a checksum of the file; 0: it is empty or cannot be read. */
 static uint64_t sum_of_file(const char *path) {
     enum { CHUNK = 1 << 20 };
     FILE *f = path ? fopen(path, "re") : NULL;

@@ -23,7 +23,8 @@ void facts_add_start(start_facts *f, const command *c, const void *options, cons
 void facts_add_sum(start_facts *f, fact_kind kind, const char *name, uint64_t sum);
 /* Compares the list with rank 0's, and frees it. Collective. If the list of any rank differs, returns false on all
  * ranks, and each rank whose list differs has printed the first difference. If a rank has no memory, that rank prints
- * it, and all return false. Ranks that are threads of one process are not compared, because they cannot differ. */
+ * it, and all return false. Ranks that are threads of one process are not compared, because they cannot differ. Of
+ * these only a rank without memory returns false. */
 bool facts_agree(start_facts *f, tg_ctx *ctx, tg_comm *world);
 
 #endif

@@ -1,4 +1,5 @@
-/* Escaping of text from files, removal of addresses from messages, and numbers of bytes. */
+/* Escapes text from files, removes addresses from messages, quotes words of shell commands, and reads numbers of
+ * bytes. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>

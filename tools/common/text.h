@@ -28,8 +28,8 @@ bool text_ends_with(const char *text, const char *ending);
 /* Returns the last part of a path, and sets *n to its length: "b" of "a/b" and of "a/b/". It is empty for "/". */
 const char *text_last_part(const char *path, size_t *n);
 
-/* Reads a number of bytes, such as "900M", "1.5G" or "4096": a number, and the first letter of KiB, MiB, GiB or TiB or
- * none. Returns -1 if it is none, or more than INT64_MAX. */
+/* Reads a number of bytes, such as "900M", "1.5G" or "4096": a number, which K, M, G or T may follow for KiB, MiB, GiB
+ * or TiB. Returns -1 if the text is anything else, or the number is negative or more than INT64_MAX. */
 int64_t text_read_bytes(const char *text);
 
 /* Returns the length of the byte order mark of UTF-8 with which a text of n bytes begins: 3, or 0 if it has none. */

@@ -73,7 +73,7 @@ static int64_t write_bytes(void *user, int fd, const void *from, size_t n, int64
 
 /* ---- What is converted ---- */
 
-/* Returns what --from is, KIND_MODEL or KIND_STATE; -1 after printing why it is neither. */
+/* Returns what --from is, KIND_MODEL or KIND_STATE; -1 after printing why that is unknown. */
 static int kind_of(const convert_options *o) {
     bool state = is_there(o->from, "index.json") || is_there(o->from, "state-00000.safetensors");
     bool model = is_there(o->from, "model.safetensors") || is_there(o->from, "model.safetensors.index.json");

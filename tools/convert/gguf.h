@@ -35,7 +35,7 @@ typedef struct gguf_family {
     bool llama3;                   /* llama.cpp reads the tensor of factors for rope of the kind llama3 */
     bool output;                   /* the file of a tied model has the embedding again, as the output matrix */
     int biases;                    /* the biases that llama.cpp computes: a sum of GGUF_QKV_BIAS and others */
-    int window_period;             /* every window_period-th layer has no window, the others have one; 0: none has */
+    int window_period;             /* every window_period-th layer has no window, others have; 0: llama.cpp has none */
     int plain_period;              /* every plain_period-th layer has no positions; 0: all have them */
 } gguf_family;
 
@@ -51,8 +51,8 @@ bool gguf_name(const gguf_family *f, const tg_lm_config *c, const char *path, ch
 /* Adds the keys of the architecture. Fails with TG_ERR_UNSUPPORTED if llama.cpp would compute another function than the
  * model. */
 tg_status gguf_add_config(tg_ctx *ctx, gguf_head *h, const gguf_family *f, const tg_lm_config *c);
-/* Returns the length of the longest sequence for which llama.cpp computes what the model computes. It is the window of
- * the model if llama.cpp has no windows in the family. */
+/* Returns the length of the longest sequence for which llama.cpp computes what the model computes: the positions of the
+ * model, or its window if that is shorter and llama.cpp has no windows in the family. */
 int64_t gguf_context(const gguf_family *f, const tg_lm_config *c);
 /* Returns the letter of a layer in tg_lm_config.attention_kinds. */
 char gguf_kind_of_layer(const tg_lm_config *c, int64_t layer);

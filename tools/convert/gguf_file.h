@@ -35,7 +35,7 @@ typedef struct gguf_head {
     const char *prefix; /* the architecture, which is put before keys that begin with a dot */
     gguf_bytes values, tensors;
     uint64_t n_values, n_tensors;
-    uint64_t offset; /* of the next tensor, from the first one on */
+    uint64_t offset; /* where the next tensor begins, in bytes after the beginning of the first one */
 } gguf_head;
 
 void gguf_free(gguf_head *h);

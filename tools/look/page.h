@@ -1,7 +1,7 @@
 /* Pages: a file of HTML that shows runs, a step, or both, and needs nothing from a network. The data are JSON in the
  * page, and its script (page/) draws them.
  *
- * The JSON is an object with "kind" ("run", "compare" or "tape"), "title", and one or both of:
+ * The JSON is an object with "kind" ("run", "compare" or "tape"), "title", "version" (tg_version), and one or both of:
  * - "runs": an array of what run_json returns.
  * - "step": what profile_gather returns. */
 #ifndef TAPEGRAD_PAGE_H

@@ -89,13 +89,14 @@ static void run_step(stepper *s) {
     for (int i = 0, n = tg_module_param_count(s->gpt); i < n; i++) tg_zero_grad(tg_module_param(s->gpt, i, NULL));
 }
 
-/* Returns the token at which a document of a sequence begins, from document 0 to `documents`, where the sequence
- * ends. */
+/* Returns the token at which a document of a sequence begins. For document number `documents`, which there is not,
+ * returns the length of the sequence. */
 static int64_t begin_of_document(const tape_options *o, int64_t document) {
     return document * o->seq_len / o->documents;
 }
 
-/* Returns the document that has a token of a sequence: the last one that begins at the token or before it. */
+/* Returns the number of the document to which a token of a sequence belongs: the last document that begins at the token
+ * or before it. */
 static int64_t document_of(const tape_options *o, int64_t token) {
     return ((token + 1) * o->documents - 1) / o->seq_len;
 }
