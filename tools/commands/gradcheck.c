@@ -153,8 +153,8 @@ static const char *device_of(const gradcheck_options *o, json_t *report) {
     return o->device ? o->device : device;
 }
 
-/* Returns the name of an option that was given although the report sets it; NULL: there is none. */
-static const char *fixed_by_report(const gradcheck_options *o) {
+/* Returns the name of an option that was given although --replay does not read it; NULL: there is none. */
+static const char *not_of_replay(const gradcheck_options *o) {
     return o->eps != 0         ? "--eps"
            : o->atol != 0      ? "--atol"
            : o->rtol != 0      ? "--rtol"
@@ -203,8 +203,9 @@ int run_gradcheck(int argc, char **argv) {
     if (!options_parse(&gradcheck_command, &o, &p, argc, argv)) return p.status;
     if (o.replay && p.operand[0]) return usage_error(&gradcheck_command,
                                                      "--replay repeats the op that the report names; leave OP out");
-    if (o.replay && fixed_by_report(&o))
-        return usage_error(&gradcheck_command, "--replay: %s is set by the report; leave it out", fixed_by_report(&o));
+    if (o.replay && not_of_replay(&o))
+        return usage_error(&gradcheck_command, "--replay repeats the check that the report describes; leave %s out",
+                           not_of_replay(&o));
     if (o.replay) return replay(&o);
     const tg_op *op = p.operand[0] ? tg_op_find(p.operand[0]) : NULL;
     if (p.operand[0] && !op) return refuse_op(p.operand[0]);
