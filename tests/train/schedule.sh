@@ -47,6 +47,7 @@ refuses_file "lists:1: 'F0.' is not an item" 'F0. B0\n'
 refuses_file "lists:1: 'F0.256' is not an item" 'F0.256\n'
 refuses_file "lists:1: 'F1234567890' is not an item" 'F1234567890\n'
 refuses_file "lists:1: 'Fx\\x1b' is not an item" 'Fx\0033\n'
+refuses_file "lists:1: 'F\\xed\\xa0\\x80' is not an item" 'F\0355\0240\0200\n'
 refuses_file "lists:2: expected 'stage 1', because stages are in order" 'stage 0 F0 B0\nstage 2 F0 B0\n'
 refuses_file "'lists' is not a text: it has a zero byte" 'F0 \0000 B0\n'
 refuses_file "'lists' has 4097 stages, expected at most 4096" "$(yes 'F0 B0' | head -n 4097)"

@@ -8,17 +8,23 @@
 
 #include "common/text.h"
 
-/* Returns the bytes of the UTF-8 character at s if it can be printed unchanged; 0 if its first byte must be escaped.
+/* Returns the length of the UTF-8 character with which the n bytes at s begin; 0 if it is none, or byte 0. */
+static size_t utf8_length(const unsigned char *s, size_t n) {
+    if (s[0] < 0x80) return s[0] != 0;
+    size_t k = s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : (s[0] & 0xf0) == 0xe0 ? 3 : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
+    if (!k || k > n) return 0;
+    for (size_t i = 1; i < k; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    bool low = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90); /* longer than necessary */
+    bool high = (s[0] == 0xed && s[1] >= 0xa0) || (s[0] == 0xf4 && s[1] >= 0x90); /* surrogates; above U+10FFFF */
+    return low || high ? 0 : k;
+}
+
+/* Returns the length of the UTF-8 character at s if it can be printed unchanged; 0 if its first byte must be escaped.
  * Characters of the C1 set (U+0080 to U+009F) control terminals too. */
 static size_t printable(const unsigned char *s) {
-    size_t n = s[0] < 0x80                    ? 1
-               : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
-               : (s[0] & 0xf0) == 0xe0       ? 3
-               : (s[0] & 0xf8) == 0xf0       ? 4
-                                             : 0;
+    size_t n = utf8_length(s, 4); /* reads nothing after the byte 0 that ends the text */
     if (n == 1) return s[0] >= 0x20 && s[0] != 0x7f;
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
     return n == 2 && s[0] == 0xc2 && s[1] < 0xa0 ? 0 : n;
 }
 
@@ -42,18 +48,6 @@ char *text_escape(char *out, size_t n, const char *text) {
     }
     out[at] = 0;
     return out;
-}
-
-/* Returns the bytes of the UTF-8 character at s, of which n bytes are left; 0 if it is none. */
-static size_t utf8_length(const unsigned char *s, size_t n) {
-    if (s[0] < 0x80) return s[0] != 0;
-    size_t k = s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : (s[0] & 0xf0) == 0xe0 ? 3 : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
-    if (!k || k > n) return 0;
-    for (size_t i = 1; i < k; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    bool low = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90); /* longer than necessary */
-    bool high = (s[0] == 0xed && s[1] >= 0xa0) || (s[0] == 0xf4 && s[1] >= 0x90); /* surrogates; above U+10FFFF */
-    return low || high ? 0 : k;
 }
 
 size_t text_mark(const char *text, size_t n) { return n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; }
