@@ -18,9 +18,12 @@ static tg_dtype dtype_of_model(const char *dir) {
     char *path =
         path_in(dir, is_there(dir, "model.safetensors") ? "model.safetensors" : "model.safetensors.index.json");
     tg_safetensors *f = path ? tg_safetensors_open(ctx, path) : NULL;
-    tg_dtype dtype = TG_DTYPE_DEFAULT;
-    if (f && tg_safetensors_count(f) > 0) dtype = tg_safetensors_at(f, 0)->dtype;
-    if (check(ctx) && !dtype) fail("'%s' has no tensors", path);
+    const tg_safetensors_entry *first = f && tg_safetensors_count(f) > 0 ? tg_safetensors_at(f, 0) : NULL;
+    tg_dtype dtype = first ? first->dtype : TG_DTYPE_DEFAULT;
+    if (dtype != TG_F32 && dtype != TG_BF16 && dtype != TG_F16 && dtype != TG_F64) dtype = TG_DTYPE_DEFAULT;
+    if (path && check(ctx) && !first) fail("'%s' has no tensors", path);
+    if (first && !dtype)
+        fail("'%s': tensor \"%s\" has dtype %s, expected F32, BF16, F16 or F64", path, first->name, first->dtype_name);
     tg_safetensors_close(f);
     tg_ctx_free(ctx);
     free(path);
@@ -48,7 +51,8 @@ static int merge(const model_files *m, const char *to) {
 
 int convert_adapter(const char *from, const char *adapter, const char *to) {
     model_files m;
-    if (!model_find(&m, from ? from : adapter, true) || (from && !model_find_adapter(&m, adapter))) return 1;
+    if (!model_find(&m, from ? from : adapter, true)) return 1;
+    if (from && !model_find_adapter(&m, adapter)) return free_model_config(&m.config), 1;
     int status;
     if (!*m.adapter)
         status = fail("--adapter '%s' has no adapter_config.json", adapter);
