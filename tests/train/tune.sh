@@ -40,12 +40,14 @@ for model in base llama; do
     holds "$model: and generates the same" cmp one.txt two.txt
 done
 refuses 1 "does not belong to the model" convert --from base --adapter llama-lora --to x
-mkdir whole-numbers
+mkdir whole-numbers named
 cp base/config.json whole-numbers
 header='{"transformer.wte.weight":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}'
 printf '%b%s\0\0\0\0' "\\0$(printf %o ${#header})\\0\\0\\0\\0\\0\\0\\0" "$header" >whole-numbers/model.safetensors
 refuses 1 'tensor "transformer.wte.weight" has dtype I32, expected F32, BF16, F16 or F64' \
     convert --from whole-numbers --adapter base-lora --to x
+echo '{"base_model_name_or_path": "publisher/model"}' >named/adapter_config.json
+refuses 1 "give the directory of the model, and the adapters with --adapter 'named'" convert --adapter named --to x
 
 # A run that is resumed ends with the bits of one that was not stopped.
 lora="$tune --init llama --lora r=2,targets=q_proj,v_proj,alpha=3 --checkpoint-every 10"

@@ -55,12 +55,12 @@ static bool find_base(model_files *m) {
     if (good)
         snprintf(m->dir, sizeof m->dir, "%s", base);
     else if (base)
-        fail("'%s' has adapters of the model '%s', which is not a directory with a model here; give the model with "
-             "--model DIR, and the adapters with --adapter '%s'",
+        fail("'%s' has adapters of the model '%s', which is not a directory with a model here; give the "
+             "directory of the model, and the adapters with --adapter '%s' (of eval, generate, chat and convert)",
              m->adapter, base, m->adapter);
     else if (path)
-        fail("'%s' has adapters, and its " ADAPTER " does not name their model; give the model with --model DIR, and "
-             "the adapters with --adapter '%s'",
+        fail("'%s' has adapters, and its " ADAPTER " does not name their model; give the directory of the model, and "
+             "the adapters with --adapter '%s' (of eval, generate, chat and convert)",
              m->adapter, m->adapter);
     json_decref(root);
     free(path);
@@ -69,7 +69,7 @@ static bool find_base(model_files *m) {
 
 bool model_find_adapter(model_files *m, const char *given) {
     if (!given) return true;
-    if (*m->adapter) return fail("--model '%s' has adapters already; leave --adapter out", m->adapter), false;
+    if (*m->adapter) return fail("'%s' has adapters already; leave --adapter out", m->adapter), false;
     if (!find_directory(m->adapter, given)) return false;
     if (is_there(m->adapter, ADAPTER)) return true;
     return fail("--adapter '%s' has no " ADAPTER, m->adapter), false;
