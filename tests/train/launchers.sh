@@ -69,6 +69,15 @@ for launcher in "$@"; do
         holds "ranks of one node share memory" grep -q "^2 ranks (shm)" printed
         TG_MPI_NODES=2 trains "torchrun on two nodes" 2 ./torchrun.sh $run
         holds "ranks of two nodes use TCP" grep -q "^2 ranks (tcp)" printed
+        # The variables that torchrun sets on two nodes of a rank each.
+        for rank in 0 1; do
+            RANK=$rank WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 \
+                MASTER_PORT=$((20000 + $$ % 9000)) "$tapegrad" train --data book.txt --out nodes $tiny --steps 2 \
+                >nodes-$rank 2>&1 &
+        done
+        wait
+        holds "a command for two nodes says so" \
+            grep -q "^train further: torchrun --nnodes 2 --nproc_per_node 1 --no_python " nodes-0
         ;;
     slurm-cpu | slurm-cuda)
         # sbatch: the job's output is in a file of its own.

@@ -256,11 +256,16 @@ const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf
     tg_world_info w = TG_WORLD_INFO();
     tg_world_query(&w, NULL, 0);
     bool several = kind_of(o) != RANKS_THREADS;
+    int ranks = tg_comm_size(world), here = w.local_ranks;
     *buf = 0;
     size_t at = 0;
+    if (several && w.launcher == TG_LAUNCHER_TORCHRUN && here > 0 && here < ranks) {
+        snprintf(buf, n, "torchrun --nnodes %d --nproc_per_node %d --no_python ", ranks / here, here);
+        return buf;
+    }
     if (several && w.launcher == TG_LAUNCHER_RUN) at = (size_t)snprintf(buf, n, "%s ", program_word());
     if (several && w.launcher != TG_LAUNCHER_NONE && at < n)
-        snprintf(buf + at, n - at, starts[w.launcher], tg_comm_size(world));
+        snprintf(buf + at, n - at, starts[w.launcher], ranks);
     return buf;
 }
 

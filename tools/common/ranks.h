@@ -114,8 +114,8 @@ void dump_record(void);
 /* Runs fn on every rank of this process, each with a context made from config; the deadline comes from the options.
  * Returns the exit status. */
 int run_on_ranks(const rank_options *o, tg_config config, rank_main fn, void *arg);
-/* Writes the beginning of a command line that starts these ranks, such as "mpirun -n 4 "; "" if they are threads or the
- * launcher is unknown. Returns buf. */
+/* Writes the beginning of a command line that starts these ranks (with torchrun, those of one node), such as
+ * "mpirun -n 4 "; "" if they are threads or the launcher is unknown. Returns buf. */
 const char *launcher_text(const rank_options *o, const tg_comm *world, char *buf, size_t n);
 /* Divides the ranks of world into groups by the options. Errors are recorded in the context. */
 tg_parallel *groups_of_ranks(const rank_options *o, tg_comm *world);
