@@ -122,6 +122,12 @@ runs compare many --html many.html
 holds "of many validations the page has every third, the last and the best" \
     test "$(grep -o '\[[0-9]*,1.0,9,[12].0\]' many.html | wc -l)" = 1669
 holds "the best one is known" grep -q '^many .* 1.0000 *777 ' printed
+yes "{\"step\": 1, \"text\": \"$(printf %01000d 0)\"}" | head -n 17000 >many/samples.jsonl
+printf '{"step": 2, "te' >>many/samples.jsonl
+runs compare many --html many.html
+holds "samples may have any length" test "$(wc -c <many.html)" -gt 17000000
+holds "nothing is said of them" test "$(wc -l <printed)" = 2
+rm many/samples.jsonl many.html
 refuses 1 "cannot open 'nothing/metrics.jsonl'" compare bare nothing
 refuses 2 "expected the directories of one or more runs" compare
 printf '{"step": 1, "loss": 2}\nnot JSON\n{"step": 2, "loss": null}\n{"step": 3, "lo' >bare/metrics.jsonl

@@ -167,17 +167,20 @@ static json_t *curves_json(const curves *c) {
     return all;
 }
 
+/* Returns the samples of samples.jsonl, and leaves out lines that are not JSON. */
 static json_t *samples_json(const char *dir) {
     json_t *all = json_array();
-    size_t n = 0;
-    char *path = path_in(dir, "samples.jsonl"),
-         *text = path && is_there(dir, "samples.jsonl") ? read_whole(path, &n) : NULL;
-    for (char *line = text, *end; line && (end = memchr(line, '\n', (size_t)(text + n - line))); line = end + 1) {
-        json_t *sample = json_loadb(line, (size_t)(end - line), 0, NULL);
+    char *path = path_in(dir, "samples.jsonl"), *line = NULL;
+    size_t capacity = 0;
+    FILE *f = path && is_there(dir, "samples.jsonl") ? open_regular(path) : NULL;
+    for (ssize_t n; f && (n = getline(&line, &capacity, f)) > 0;) {
+        json_t *sample = json_loadb(line, (size_t)n, 0, NULL);
         if (json_is_string(json_object_get(sample, "text"))) json_array_append(all, sample);
         json_decref(sample);
     }
-    free(text);
+    if (f && ferror(f)) fail("cannot read '%s': %s", path, strerror(errno));
+    if (f) fclose(f);
+    free(line);
     free(path);
     return all;
 }
