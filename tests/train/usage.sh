@@ -158,7 +158,8 @@ refuses 1 "argmax has no gradient" gradcheck argmax
 refuses 1 "cannot open 'y.json'" gradcheck --replay y.json
 refuses 2 "--replay repeats the op that the report names" gradcheck add --replay y.json
 for option in '--strict' '--second-order' '--eps 1e-3' '--rtol 1e-3' '--seed 3' '--slow' '--report z.json'; do
-    refuses 2 "--replay repeats the check that the report describes; leave ${option%% *} out" gradcheck --replay y.json $option
+    refuses 2 "--replay repeats the check that the report describes; leave ${option%% *} out" \
+        gradcheck --replay y.json $option
 done
 fails_twice() {
     ! "$tapegrad" gradcheck sin --rtol 1e-18 --atol 1e-300 --report y.json >printed &&
