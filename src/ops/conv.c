@@ -370,9 +370,10 @@ static tg_status conv_vjp(tg_tape *t, const tg_node *n, tg_tensor *const *gout, 
 /* Counts a multiplication and an addition for each product of elements. */
 static int64_t conv_flops(const tg_node *n) {
     const tg_conv_params *p = tg_node_params(n);
-    const tg_tensor *w = p->result == W ? tg_node_output(n, 0) : tg_node_input(n, 1),
-                    *y = p->result == Y ? tg_node_output(n, 0) : tg_node_input(n, p->result == W);
-    return tg_flops(tg_flops(2 * tg_numel(y), tg_dim(w, 1)), p->w.size[0] * p->w.size[1]);
+    const tg_tensor *t[TENSORS];
+    for (int i = 0; i < 2; i++) t[other(p->result, i)] = tg_node_input(n, i);
+    t[p->result] = tg_node_output(n, 0);
+    return tg_flops(tg_flops(2 * tg_numel(t[Y]), tg_dim(t[W], 1)), p->w.size[0] * p->w.size[1]);
 }
 
 /* The ops without bias, indexed by the tensor that they compute. */

@@ -494,6 +494,23 @@ START_TEST(a_count_of_flops_that_overflows_is_the_greatest_one) {
 }
 END_TEST
 
+/* Each element of a convolution's result y is a sum of products over c / groups channels and a window. The transposed
+ * convolution of a tensor of y's shape has as many products. */
+START_TEST(convolutions_and_transposed_ones_count_the_same_flops) {
+    begin();
+    tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(2, 4, 9, 7)), *w = tg_zeros(ctx, TG_F32, TG_SHAPE(6, 2, 3, 3));
+    tg_tensor *y = tg_zeros(ctx, TG_F32, TG_SHAPE(2, 6, 4, 3));
+    tg_set_requires_grad(x, true);
+    tg_set_requires_grad(w, true);
+    const tg_conv_opts *opts = TG_CONV(.stride = {2, 2, 1}, .groups = 2);
+    tg_tensor *forth = tg_conv2d(t, x, w, NULL, opts), *back = tg_conv_transpose2d(t, y, w, NULL, opts);
+    ck_assert_msg(tg_ctx_status(ctx) == TG_OK, "%s", tg_ctx_message(ctx));
+    ck_assert_int_eq(tg_node_flops(tg_node_of(forth)), 2 * (2 * 6 * 4 * 3) * 2 * 9);
+    ck_assert_int_eq(tg_node_flops(tg_node_of(back)), 2 * (2 * 6 * 4 * 3) * 2 * 9);
+    end();
+}
+END_TEST
+
 int main(void) {
     const TTest *tests[] = {a_scope_discards_unkept_tensors,
                             views_of_outputs_and_outer_tensors_survive_a_scope,
@@ -508,6 +525,7 @@ int main(void) {
                             outputs_that_are_not_set_are_refused,
                             a_second_run_that_differs_is_found,
                             a_count_of_flops_that_overflows_is_the_greatest_one,
+                            convolutions_and_transposed_ones_count_the_same_flops,
                             a_dump_names_ops_shapes_and_sites,
                             json_lists_the_edges_of_the_graph_in_utf8,
                             the_report_names_the_peak,
