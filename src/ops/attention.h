@@ -15,8 +15,9 @@ typedef struct attention_params {
 
 enum { Q, K, V, MASK, SINK, LENGTHS, STARTS_Q, STARTS_K, INPUTS };
 
-/* Check the inputs of a call: the shapes of q, k and v, which are inputs 0 to 2; that input i, which may be absent, is
- * a sink; and that input i is an int64 vector, which messages call `what`. */
+/* Check inputs of a call. tg_attention_shapes checks the shapes of q, k and v, which are inputs 0 to 2;
+ * tg_attention_sink_fits, that input i is absent or a sink for q; tg_attention_index_vector, that input i, which
+ * messages call `what`, is an int64 vector. */
 tg_status tg_attention_shapes(tg_call *c);
 tg_status tg_attention_sink_fits(tg_call *c, int i);
 tg_status tg_attention_index_vector(tg_call *c, int i, const char *what);

@@ -6,8 +6,8 @@
 
 #include "ops/common/row_loss.h"
 
-/* Does what tg_row_loss_infer does, and declares a buffer that saves the last chunk of logits. Backward starts with
- * that chunk, and would need a buffer of its size anyway. */
+/* Checks x and w, does what tg_row_loss_infer does and, if a gradient is needed, declares a buffer that saves the last
+ * chunk of logits. Backward starts with that chunk, and would need a buffer of its size anyway. */
 tg_status tg_chunked_head_infer(tg_call *c);
 /* Computes the logits and calls tg_row_loss_forward, chunk by chunk. */
 tg_status tg_chunked_head_forward(tg_call *c, const tg_tensor *loss);

@@ -45,7 +45,7 @@ typedef struct tally {
     tg_tensor *total;  /* sum(w), a scalar */
 } tally;
 
-/* Fills *n for contiguous target. */
+/* Fills *n for a contiguous target. */
 static tg_status count(tg_call *c, tg_tensor *target, tally *n) {
     TG_TRY(tg_row_loss_counts(c, target, &n->counts));
     n->counts = vector(c, n->counts);

@@ -6,8 +6,8 @@
 
 #include "ops/derivatives/grad_graph.h"
 
-/* Defines the vjp of an op with one input and one output. `recorded` is an expression for the gradient of the input; it
- * may use t, n and the tensors g (gradient of the output), x (input) and y (output). */
+/* Defines the vjp of an op with one output that gives a gradient to input 0 only. `recorded` is an expression for that
+ * gradient; it may use t, n and the tensors g (gradient of the output), x (input 0) and y (output). */
 #define TG_VJP(name, recorded)                                                                           \
     static tg_status name(tg_tape *t, const tg_node *n, tg_tensor *const *gout, tg_tensor **gin) {       \
         tg_tensor *g = gout[0], *x = tg_node_in(n)[0], *y = tg_node_out(n)[0];                           \

@@ -59,8 +59,8 @@ tg_tensor *tg_elementwise_loss_compose(tg_tape *t, const tg_node *n, tg_tensor *
 
 /* ---- Samples of a loss of x and y ----
  *
- * X and Y are macros that make a tg_sample_input from a layout and dims, such as TG_LOSS_IN. Further arguments
- * initialize fields of the params. */
+ * X and Y are macros that make a tg_sample_input from dims and from a layout without its prefix: ROWS stands for
+ * TG_SAMPLE_ROWS. They may call TG_LOSS_IN with the whole name. Further arguments initialize fields of the params. */
 
 #define TG_LOSS_IN(layout_, ...) {.shape = TG_S_SHAPE(__VA_ARGS__), .layout = (layout_)}
 #define TG_PAIR_SAMPLES(X, Y, ...)                                                                                     \

@@ -29,7 +29,8 @@ tg_status tg_op_bad_index(tg_call *c, int64_t bad, tg_array index, int64_t size)
 tg_status tg_op_take(tg_call *c, tg_array out, tg_array src, tg_array index, int dim);
 tg_status tg_op_put_add(tg_call *c, tg_array dst, tg_array src, tg_array index, int dim);
 /* Compares a count on the device, an int64 array of one element, with a limit. If the formula `differ` of the two is
- * not 0, sets *held to the count, or, if the host cannot read it, fails with TG_ERR_DATA. Otherwise sets *held to -1.
+ * not 0 and the host can read the count, sets *held to it. Otherwise sets *held to -1. If the host cannot read the
+ * count, the device reports the difference as an error in data.
  *
  * Slot take makes the comparison: it reads an array of one element at the index that `differ` gives. 0 is valid; 1 is
  * out of range, which the slot reports as an error in data. */

@@ -18,7 +18,7 @@
     tg_record((t), &(op), (params), (tg_tensor *const[]){__VA_ARGS__},                               \
               (int)(sizeof((tg_tensor *const[]){__VA_ARGS__}) / sizeof(tg_tensor *)), TG_SITE)
 
-/* Returns whether input i needs a gradient. */
+/* Returns whether input i needs a gradient. If i is 31 or more: whether any input from 31 on needs one. */
 static inline bool tg_needs(const tg_call *c, int i) { return c->needs >> (i < 31 ? i : 31) & 1; }
 /* Returns whether backward must add to the gradient of input i instead of writing it. */
 static inline bool tg_adds(const tg_call *c, int i) { return c->gin_mode[i] == TG_GRAD_ADD; }
@@ -56,8 +56,9 @@ tg_status tg_need_value(tg_call *c, tg_dtype dtype, double value, const char *wh
 
 /* ---- Arrays (array_views.c) ----
  *
- * The functions tg_array_* return an array that shares the bytes of the argument `a` and has another layout. The layout
- * lies in memory that the caller gives (stride, shape, or e), which must outlive the array. */
+ * The functions tg_array_*, except tg_array_reshape, return an array that shares the bytes of the argument `a` and has
+ * another layout. That layout lies in memory that the caller gives (stride, shape, or e), and may use the memory of
+ * a's layout too. Both must outlive the array. */
 
 /* Memory for the layout of an array. */
 typedef struct tg_extent {
@@ -98,14 +99,15 @@ tg_status tg_op_map(tg_call *c, tg_formula f, const tg_tensor *out, const tg_ten
 /* The gradient of input i (+)= formula(in...), computed in output 0's shape and summed where input i was broadcast. */
 tg_status tg_op_map_grad(tg_call *c, int i, tg_formula f, const tg_tensor *const *in, int n_in, double p, double q);
 /* The gradient of input i (+)= scale * g, summed to the shape of input i and converted to its dtype. If the shapes and
- * the dtypes are equal and scale is 1, g itself becomes the gradient, without a copy. */
+ * the dtypes are equal and scale is 1, calls tg_call_pass, which copies g only if the gradient has memory already. */
 tg_status tg_op_sum_to(tg_call *c, int i, tg_tensor *g, double scale);
 /* Makes a view of g the gradient of input i (tg_call_view_of, tg_call_pass). */
 tg_status tg_op_pass_view(tg_call *c, int i, tg_tensor *g, int64_t offset, int ndim, const int64_t *shape,
                           const int64_t *stride);
 /* to (+)= from, which has the same shape. Converts between dtypes. */
 tg_status tg_op_copy(tg_call *c, tg_array to, tg_array from, bool add);
-/* Fills the gradient of input i with 0 if backward must write it; does nothing if backward must add to it. */
+/* Fills the gradient of input i with 0 if backward must write it. Does nothing if backward must add to it, or if it is
+ * not needed. */
 tg_status tg_op_zero(tg_call *c, int i);
 /* Call the device's slot scan or put, or the composition that replaces a missing slot. */
 tg_status tg_op_scan(tg_call *c, tg_reduction kind, tg_array y, tg_array x, bool back, bool add);

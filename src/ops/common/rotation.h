@@ -10,7 +10,7 @@
  * are input 1: int64 [s], or [n, s] for x [n, .., s, d]. If there is no input 1, they are offset, offset + 1 and so
  * on. */
 typedef struct tg_rotation_params {
-    tg_rope_opts opts; /* infer sets dims to 2 half; positions is NULL here */
+    tg_rope_opts opts; /* infer sets dims to the number of rotated elements, 2 half; positions is NULL here */
     bool back;         /* rotate in the opposite direction */
 } tg_rotation_params;
 

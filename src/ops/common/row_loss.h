@@ -20,8 +20,8 @@ typedef struct tg_row_loss_params {
      * target. */
     bool weighted;
     /* `classes` is the number of all classes. This rank has `columns` of them: column i of its logits is class
-     * first + i, for i < columns. Further columns are padding. Set by the infer function of an op on shards, otherwise
-     * by tg_row_loss_infer. */
+     * first + i, for i < columns. Further columns are padding. If comm is set, the op's own infer function sets these
+     * fields; otherwise first is 0, and tg_row_loss_infer sets the other two. */
     int64_t first, columns, classes;
 } tg_row_loss_params;
 

@@ -37,7 +37,8 @@ tg_windows tg_windows_of_pool(int dims, const int64_t *size, const tg_pool_opts 
 }
 
 /* Checks the options of dim d, and computes how many windows fit along it into `in` elements and the padding. With
- * w->ceil, one more window is counted if elements are left over and it starts in x or in the padding before x. */
+ * w->ceil, one more window is counted if elements are left over and it starts in x or in the padding before x. If no
+ * window fits, this is the first one, which must reach less than a stride beyond the padding. */
 static tg_status count_windows(tg_call *c, const tg_windows *w, int d, int64_t in, int64_t *out) {
     int64_t extent, padded;
     if (w->size[d] < 1 || w->step[d] < 1 || w->apart[d] < 1 || w->pad[d] < 0)
