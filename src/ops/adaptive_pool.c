@@ -78,7 +78,7 @@ typedef struct window_class {
     tg_extent ex, ey;
 } window_class;
 
-/* Selects the class whose number has one digit for each dim, in the mixed radix of the periods' windows. */
+/* Selects class `number`. The number has a digit for each dim, to base by[d].m: the window within a period. */
 static void class_of(const adaptive_params *p, const period *by, int64_t number, tg_array x, tg_array y,
                      window_class *to) {
     int k = (int)p->size.ndim, ndim = 2 + 2 * k;

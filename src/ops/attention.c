@@ -338,7 +338,8 @@ static tg_status attention_backward(tg_call *c) {
     return (ops->attention_grad ? ops->attention_grad : tg_composed_attention_grad)(c->ctx, &a);
 }
 
-/* Counts two products of sq x sk for every head, limited to the window. A causal mask leaves about half. */
+/* Counts two products of sq x sk for every head. A window that is bounded on both sides limits sk to its width; causal
+ * bounds the right side. Otherwise a causal mask leaves about half. */
 static int64_t attention_flops(const tg_node *n) {
     const attention_params *p = tg_node_params(n);
     const tg_tensor *q = tg_node_input(n, Q), *v = tg_node_input(n, V);

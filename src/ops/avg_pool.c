@@ -6,7 +6,7 @@
 
 typedef struct avg_pool_params {
     tg_windows w;
-    bool exclude;  /* padding is not counted in the mean */
+    bool exclude;  /* padding is not counted in the mean; without effect if there is a divisor */
     bool back;     /* true: the op spreads windows over x; false: it pools x */
     int64_t divisor; /* of the windows' sums; TG_AUTO: the number of elements of each window */
     int64_t input[2]; /* sizes h and w of x */
@@ -249,8 +249,8 @@ static avg_pool_params params_of(int dims, const int64_t *size, const tg_pool_op
 
 /* Returns the mean of every window of k elements of x [n, c, l]: [n, c, windows]. Windows start `stride` elements
  * apart; a stride of TG_AUTO means k. Windows that do not fit into x and its padding are left out unless ceil_mode is
- * set. Padding is zeros, which count as elements unless exclude_padding is set. There is no dilation. 16-bit sums run
- * in float32. */
+ * set. Padding is zeros, which count as elements unless exclude_padding is set. If a divisor is given, the sum is
+ * divided by it instead of by the number of elements. There is no dilation. 16-bit sums run in float32. */
 tg_tensor *tg_avg_pool1d(tg_tape *t, tg_tensor *x, int64_t k, const tg_pool_opts *opts) {
     avg_pool_params p = params_of(1, &k, opts);
     return TG_RECORD(t, tg_op_avg_pool1d, &p, x);

@@ -1,6 +1,7 @@
 /* Batch normalization: each channel of x [n, c, ..] is shifted and scaled to mean 0 and variance 1 over all other
  * dims, then multiplied by w and added to b. In training mode mean and variance are those of the batch, and the running
- * statistics are updated with them. In evaluation mode the running statistics are used. */
+ * statistics, if there are any, are updated with them. In evaluation mode the running statistics are used, or those of
+ * the batch if there are none. */
 #include <math.h>
 
 #include "placement/grid.h"
@@ -258,8 +259,8 @@ const tg_op tg_op_batch_norm = {
  * have x's dtype, or float32 for 16-bit x, and must not require a gradient. Statistics are float32 (float64 for
  * float64).
  *
- * x may be sharded over ranks along its channels, together with w, b and the buffers. A sharded batch is refused in
- * training mode, because a rank's statistics are not those of the batch. */
+ * x may be sharded over ranks along its channels, together with w, b and the buffers. A sharded batch is refused if the
+ * op uses the batch's statistics, because a rank's statistics are not those of the batch. */
 tg_tensor *tg_batch_norm(tg_tape *t, tg_tensor *x, tg_tensor *w, tg_tensor *b, tg_tensor *running_mean,
                          tg_tensor *running_var, double momentum, double eps) {
     batch_norm_params p = {.momentum = momentum, .eps = eps};

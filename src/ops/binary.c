@@ -160,8 +160,8 @@ static tg_status atan2_backward(tg_call *c) {
 
 /* Records the gradient of a, g b / (a^2 + b^2), or that of b, -g a / (a^2 + b^2). As in scalar.h, no square
  * overflows: `most` is a or b, whichever has the greater magnitude, r is the other one divided by it, and a^2 + b^2
- * divided by most is most (1 + r^2). That of 16-bit tensors is computed in float32, because it can be twice the largest
- * float16. At (0, 0) the gradient is 0. */
+ * divided by most is most (1 + r^2). For 16-bit tensors this product is computed in float32, because it can be twice
+ * the largest float16. At (0, 0) the gradient is 0. */
 static tg_tensor *atan2_slope(tg_tape *t, tg_tensor *g, tg_tensor *a, tg_tensor *b, bool by_b) {
     const tg_tensor *given = g;
     g = tg_wide(t, g), a = tg_wide(t, a), b = tg_wide(t, b);
@@ -228,8 +228,8 @@ const tg_op tg_op_fmod = {
     .forward = fmod_forward, .backward = fmod_backward, .vjp = fmod_vjp, .jvp = tg_jvp_by_vjp,
     TG_SAMPLES(fmod_samples)};
 
-/* Returns the remainder of a / b, for floats: exact, with the sign of a. The gradient of b is -trunc(a / b). Value
- * and gradient are NaN where b is 0 or a is infinite. */
+/* Returns the remainder of a / b, for floats: exact, with the sign of a. The gradient of a is 1, that of b is
+ * -trunc(a / b). The value and the gradient of b are NaN where b is 0 or a is infinite. */
 PUBLIC(fmod)
 
 /* ---- maximum, minimum ---- */

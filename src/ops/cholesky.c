@@ -181,9 +181,9 @@ const tg_op tg_op_cholesky = {
 
 /* Returns the lower triangular l with a positive diagonal and a = l l^T, for symmetric positive definite matrices a
  * [.., n, n]. If a is not symmetric, (a + a^T) / 2 is used in its place, so the gradient is symmetric. A matrix that
- * is not positive definite fails with TG_ERR_DATA, which names its first leading minor that is not positive; a GPU
- * reports it later, like all data errors. 16-bit matrices are factorized in float32. The op is composed of products
- * and runs on every device, as triangular_solve does. */
+ * is not positive definite fails with TG_ERR_DATA. On the CPU the message names its first leading minor that is not
+ * positive; a GPU reports the error later, like all data errors. 16-bit matrices are factorized in float32. The op is
+ * composed of products and runs on every device, as triangular_solve does. */
 tg_tensor *tg_cholesky(tg_tape *t, tg_tensor *a) {
     return TG_RECORD(t, tg_op_cholesky, &(cholesky_params){.ridge = 0}, a);
 }

@@ -8,7 +8,7 @@ typedef struct columns_params {
     tg_windows w;
     bool back;                /* true: col2im; false: im2col */
     tg_shape size;            /* col2im: height and width of the result */
-    int64_t input[2], out[2]; /* sizes of x, and numbers of windows, along h and w */
+    int64_t input[2], out[2]; /* sizes of the images, and numbers of windows, along h and w */
 } columns_params;
 
 extern const tg_op tg_op_im2col, tg_op_col2im;
@@ -239,7 +239,7 @@ static columns_params params_of(bool back, int64_t h, int64_t w, const tg_conv_o
     return p;
 }
 
-/* Returns the elements of each h x w window of x [n, c, ..] as a column: [n, c h w, windows]. */
+/* Returns the elements of each h x w window of the images x as a column: [n, c h w, windows]. */
 tg_tensor *tg_im2col(tg_tape *t, tg_tensor *x, int64_t h, int64_t w, const tg_conv_opts *opts) {
     columns_params p = params_of(false, h, w, opts);
     return TG_RECORD(t, tg_op_im2col, &p, x);

@@ -7,9 +7,9 @@
  * w and y from the other two by the same functions. Derivatives of any order need no other ops.
  *
  * The elements of the windows are copied into columns [c kh kw, images, windows], one chunk at a time. A chunk has as
- * many images, or as many rows of one image, as fit into a few megabytes; its size depends on shapes and dtypes alone.
- * Matrix products, one for each group, do the rest. If windows are single adjacent elements, x itself serves as the
- * columns. */
+ * many images, or as many rows of one image, as fit into a few megabytes, but at least one row; its size depends on
+ * shapes and dtypes alone. Matrix products, one for each group, do the rest. If windows are single adjacent elements, x
+ * itself serves as the columns. */
 #include "ops/common/derive.h"
 #include "ops/common/nn_op.h"
 #include "ops/common/product.h"

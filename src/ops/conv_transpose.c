@@ -50,7 +50,8 @@ tg_status tg_conv_transposed_infer(tg_call *c) {
     return tg_conv_other_infer(c);
 }
 
-/* Returns whether output_padding is valid, but as large as the stride along a dim, which is then dilated. */
+/* Returns whether output_padding is valid and, along some dim, as large as the stride or larger. The dilation of such a
+ * dim is larger still. Returns false if a padding is negative, which transposed_size reports. */
 static bool passes_stride(const tg_conv_params *p) {
     bool passes = false;
     for (int d = 0; d < 2; d++) {
@@ -62,8 +63,8 @@ static bool passes_stride(const tg_conv_params *p) {
 }
 
 /* Records the transposed convolution without bias. If output_padding is as large as a stride, a convolution of the
- * result would have more windows than x has elements. The result without padding is computed then, and it is cut or
- * padded to the right size. */
+ * result would have more windows than x has elements. Then the result is computed without padding and output_padding,
+ * and is cut or padded to the right size. */
 static tg_tensor *transposed(tg_tape *t, tg_tensor *x, tg_tensor *w, const tg_conv_params *p) {
     if (!passes_stride(p)) return tg_conv_transposed(t, x, w, p);
     tg_conv_params whole = *p;

@@ -28,8 +28,8 @@ static tg_status check(tg_tape *t, const volume_params *p, const tg_tensor *x, c
     return TG_OK;
 }
 
-/* Returns the size of the result along d before padding is removed. Returns 0 after recording an error: the arguments
- * for d are checked as the convolution in two dims checks those for h and w. */
+/* Returns the size of the result along d before padding is removed and output_padding added. Returns 0 after recording
+ * an error: the arguments for d are checked as the convolution in two dims checks those for h and w. */
 static int64_t depth_of(tg_tape *t, const volume_params *p, int64_t d, int64_t kd) {
     int64_t step = p->step[0], apart = p->apart[0], pad = p->pad[0], more = p->more[0], size, extent, twice;
     if (d < 1 || kd < 1 || step < 1 || apart < 1 || pad < 0 || more < 0 || (more >= step && more >= apart)) {

@@ -144,8 +144,8 @@ const tg_op tg_op_cross_entropy = {
  * from the target, and gives s / v to every class, as in PyTorch, or s / (v - 1) to every wrong class, as in
  * Megatron-Core. The mean divides by the number of rows that count; if there are none it is NaN, as in PyTorch, and the
  * gradient is 0. With class weights, the term of each class in a row's loss is multiplied by the weight of the class,
- * and the mean divides by the sum of the targets' weights. The loss is float32 for 16-bit logits. The op saves the
- * logits and two numbers per row. opts may be NULL. */
+ * and the mean divides by the sum of the targets' weights. The loss is float32 for 16-bit logits, float64 for float64.
+ * The op saves its inputs and two numbers per row, or three with class weights. opts may be NULL. */
 tg_tensor *tg_cross_entropy(tg_tape *t, tg_tensor *logits, tg_tensor *target, const tg_cross_entropy_opts *opts) {
     tg_row_loss_params p = tg_row_loss_params_of(opts);
     return TG_RECORD(t, tg_op_cross_entropy, &p, logits, tg_class_weights_of(opts), target);

@@ -124,8 +124,8 @@ tg_tensor *tg_l1(tg_tape *t, tg_tensor *x, tg_tensor *y, const tg_loss_opts *opt
     return TG_RECORD(t, tg_op_l1, &p, x, y);
 }
 
-/* Replaces a width below all positive numbers of the computing dtype by 0, because it would be 0 in that dtype, and the
- * scale infinite. The result is the same: no difference is in the middle. */
+/* Replaces a width below all positive numbers of the computing dtype by 0. The scale of a much smaller width would be
+ * infinite in that dtype. The result is the same: no difference but 0 is in the middle. */
 static tg_status smooth_l1_infer(tg_call *c) {
     tg_elementwise_loss_params *p = c->params;
     if (!(p->width >= 0 && isfinite(p->width)))

@@ -130,8 +130,8 @@ tg_tensor *tg_dropout_again(tg_tape *t, tg_tensor *x, double p, const tg_draws *
 
 /* ---- Rows of a global tensor ---- */
 
-/* Takes the draws of dropout_rows: by rows of the global tensor, with p->width their length, or as dropout does if a
- * key is open but draws depend on none (TG_RNG_MEGATRON). */
+/* Takes the draws of dropout_rows by rows of the global tensor, and sets p->width to the length of these rows. With
+ * TG_RNG_MEGATRON draws depend on no key; they are then taken as dropout does, but a key must be open all the same. */
 static tg_status take_rows(tg_call *c) {
     dropout_params *p = c->params;
     if (!c->ctx->keys.depth)

@@ -67,8 +67,8 @@ static tg_status check_offsets(const tg_tape *t, const tg_tensor *offsets, int64
     return TG_OK;
 }
 
-/* Returns offsets with -1 in place of each that is less than the one before it. No index is -1, so a device that
- * reports errors in data later reports the place of this one. */
+/* Returns offsets with -1 in place of each that is less than the one before it. -1 is no valid index, so a device that
+ * reports errors in data later names the place of that offset. */
 static tg_tensor *mark_decreases(tg_tape *t, tg_tensor *offsets) {
     int64_t n = tg_dim(offsets, 0);
     if (n < 2) return offsets;

@@ -126,9 +126,9 @@ const tg_op tg_op_gumbel_softmax = {
     TG_SAMPLES(gumbel_softmax_samples)};
 
 /* Returns softmax((x + gumbel) / tau) along dim. The position of the greatest element is drawn with the probabilities
- * softmax(x), and the smaller tau is, the closer the result is to one-hot along dim. tau and 1 / tau must be finite and
- * above 0. If hard is true, the result is exactly one-hot, with the 1 at the greatest element of the softmax, and the
- * gradient is that of the softmax. */
+ * softmax(x), and the smaller tau is, the closer the result is to one-hot along dim. tau must be finite and above 0,
+ * and 1 / tau must be finite in the accumulation dtype. If hard is true, the result is exactly one-hot, with the 1 at
+ * the greatest element of the softmax, and the gradient is that of the softmax. */
 tg_tensor *tg_gumbel_softmax(tg_tape *t, tg_tensor *x, double tau, bool hard, int dim) {
     return TG_RECORD(t, tg_op_gumbel_softmax, (&(gumbel_softmax_params){tau, hard, dim}), x);
 }
