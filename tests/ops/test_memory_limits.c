@@ -1,9 +1,10 @@
 /* Every op of the table on each of its samples, forward and backward, with less memory than it needs: limits from
  * nothing to what a whole run takes at its peak, so that tensors, temporaries and workspaces are refused in turn. A run
  * must end with TG_ERR_MEMORY or succeed, because some kernels take less memory if there is less, and leave nothing
- * allocated. */
+ * allocated. The same holds for a backward in which each handle of a temporary or of a view is refused in turn. */
 #include "ops/registry.h"
 
+#include "core/context.h"
 #include "unit/counted_allocator.h"
 
 enum { LIMITS = 12 };
@@ -69,6 +70,57 @@ static void check_open(tally *y, const tg_op *op, int i) {
     }
 }
 
+/* Leaves at most n of the context's free handles of temporaries. Returns how many there are then. The memory of the
+ * others belongs to the context until it ends. */
+static int leave_handles(tg_ctx *ctx, int n) {
+    tg_temp **at = &ctx->free_temps;
+    int left = 0;
+    for (; *at && left < n; left++) at = &(*at)->next;
+    *at = NULL;
+    return left;
+}
+
+/* Runs a sample twice. In the second backward only `left` handles of temporaries are free, and the allocator gives no
+ * memory. Returns whether so many were free. */
+static bool run_with_handles(const tg_op *op, int i, int left, attempt *a) {
+    counted memory = {0};
+    tg_case c;
+    tg_tensor *out[TG_CASE_OUTPUTS], *roots[TG_CASE_OUTPUTS], *seeds[TG_CASE_OUTPUTS];
+    bool enough = false;
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .allocator = {counted_alloc, counted_free, &memory}));
+    tg_tape *t = tg_tape_new(ctx);
+    tg_case_open(&c, ctx, op, i, &(tg_case_opts){.dtype = TG_F32, .seed = 5});
+    for (int k = 0; k < 2 && tg_ctx_status(ctx) == TG_OK; k++) {
+        tg_tape_reset(t);
+        tg_case_run(&c, t, c.input, c.n_in, out, c.n_out);
+        int n = tg_ctx_status(ctx) == TG_OK ? seed_all(&c, out, count_out(&c, out), roots, seeds) : 0;
+        if (k) enough = n && leave_handles(ctx, left) == left;
+        memory.lasting = true;
+        memory.fail_at = k ? memory.calls + 1 : 0;
+        if (n) tg_backward_with(t, roots, n, TG_BACKWARD(.seeds = seeds));
+        memory.fail_at = 0;
+    }
+    a->status = tg_ctx_status(ctx);
+    snprintf(a->message, sizeof a->message, "%s", tg_ctx_message(ctx));
+    tg_tape_free(t);
+    tg_case_close(&c);
+    tg_ctx_free(ctx);
+    a->leaked = memory.held;
+    return enough;
+}
+
+static void check_handles(tally *y, const tg_op *op, int i) {
+    const tg_sample *s = tg_sample_at(op, i);
+    attempt a = {0};
+    for (int left = 0; run_with_handles(op, i, left, &a); left++) {
+        if (!verdict(y, a.status == TG_OK || a.status == TG_ERR_MEMORY, op, s, "%d handles: status %d: %s", left,
+                     (int)a.status, a.message) ||
+            !verdict(y, a.leaked == 0, op, s, "%d handles: %lld blocks leak", left, (long long)a.leaked) ||
+            a.status == TG_OK)
+            return;
+    }
+}
+
 int main(int argc, char **argv) {
     tally y = {0};
     int samples = 0, refused = 0;
@@ -78,6 +130,7 @@ int main(int argc, char **argv) {
             const tg_sample *s = tg_sample_at(op, i);
             if (!small(s) || s->refused) continue;
             check_sample(&y, op, i, &refused);
+            check_handles(&y, op, i);
             samples++;
         }
     }

@@ -129,18 +129,24 @@ static tg_status grad_x(tg_call *c, const tg_channel_norm *k, const tg_tensor *g
     return tg_op_map(c, TG_FN_sub_mul, gx, TG_T3(g, t, rstd), 3, 0, 0, tg_adds(c, X));
 }
 
+/* Stores the sum of x for each channel as the gradient of input i, w or b, or adds it. */
+static tg_status sum_channels(tg_call *c, const tg_channel_norm *k, int i, const tg_tensor *x) {
+    tg_tensor *g = tg_norm_by_channel(c, k, c->gin[i]);
+    return tg_ok(c->ctx) ? sum(c, g, x, all_but_channels, 1, tg_adds(c, i)) : c->ctx->run.status;
+}
+
 /* With h = (x - mean) rstd: gw = sum(gy h) and gb = sum(gy) for each channel. */
 tg_status tg_norm_back(tg_call *c, const tg_channel_norm *k) {
     tg_tensor *gy = tg_norm_inside(c, k, c->gout[0]);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
-    if (c->gin_mode[B]) TG_TRY(sum(c, tg_norm_by_channel(c, k, c->gin[B]), gy, all_but_channels, 1, tg_adds(c, B)));
+    if (c->gin_mode[B]) TG_TRY(sum_channels(c, k, B, gy));
     if (!c->gin_mode[X] && !c->gin_mode[W]) return TG_OK;
     tg_tensor *x = tg_norm_inside(c, k, c->input[X]), *h = tg_norm_temp(c, k), *t = tg_norm_temp(c, k);
     if (!tg_ok(c->ctx)) return c->ctx->run.status;
     TG_TRY(tg_op_map(c, TG_FN_sub_mul, h, TG_T3(x, c->saved[MEAN], c->saved[RSTD]), 3, 0, 0, false));
     if (c->gin_mode[W]) {
         TG_TRY(tg_op_map(c, TG_FN_mul, t, TG_T2(gy, h), 2, 0, 0, false));
-        TG_TRY(sum(c, tg_norm_by_channel(c, k, c->gin[W]), t, all_but_channels, 1, tg_adds(c, W)));
+        TG_TRY(sum_channels(c, k, W, t));
     }
     return c->gin_mode[X] ? grad_x(c, k, gy, h, t) : TG_OK;
 }
