@@ -81,7 +81,9 @@ static tg_status local_response_norm_compose(tg_tape *t, const void *params, tg_
     if (p->size < 1) return tg_fail(t->ctx, TG_ERR_ARGUMENT, "size is %lld; it must be 1 or more", (long long)p->size);
     if (!tg_is_float(x->dtype))
         return tg_fail(t->ctx, TG_ERR_DTYPE, "x is %s; expected a float dtype", tg_dtype_name((tg_dtype)x->dtype));
-    tg_tensor *wide = tg_wide(t, x), *mean = response(t, wide, p->size);
+    tg_tensor *wide = tg_wide(t, x);
+    if (!tg_is_alive(wide)) return t->ctx->run.status;
+    tg_tensor *mean = response(t, wide, p->size);
     tg_tensor *divisor = tg_pow_scalar(t, tg_add_scalar(t, tg_scale(t, mean, p->alpha), p->k), p->beta);
     tg_tensor *y = tg_div(t, wide, divisor);
     out[0] = y->dtype == x->dtype ? y : tg_cast(t, y, (tg_dtype)x->dtype);

@@ -85,7 +85,9 @@ static tg_status compose(tg_tape *t, const void *params, tg_tensor *const *in, t
     if (b && (b->ndim != 1 || b->shape[0] != o))
         return tg_fail(t->ctx, TG_ERR_SHAPE, "b must be a vector of %s, one for each output channel",
                        tg_count(o, "element").text);
-    tg_tensor *y = planes(t, p, tg_wide(t, x), tg_wide(t, w));
+    tg_tensor *wide = tg_wide(t, x), *taps = tg_wide(t, w);
+    if (!tg_is_alive(wide) || !tg_is_alive(taps)) return t->ctx->run.status;
+    tg_tensor *y = planes(t, p, wide, taps);
     if (!tg_is_alive(y)) return t->ctx->run.status;
     const int64_t pad[] = {0, 0, 0, 0, -p->pad[0], p->more[0] - p->pad[0]};
     y = tg_constant_pad(t, add_planes(t, p, y, size), pad, TG_LEN(pad), 0);

@@ -136,7 +136,9 @@ static tg_status grid_sampler_2d_compose(tg_tape *t, const void *params, tg_tens
     const grid_params *p = params;
     (void)site;
     TG_TRY(check(t, p, in[0], in[1]));
-    tg_tensor *y = sampled(t, p, tg_wide(t, in[0]), in[1]);
+    tg_tensor *x = tg_wide(t, in[0]);
+    if (!tg_is_alive(x)) return t->ctx->run.status;
+    tg_tensor *y = sampled(t, p, x, in[1]);
     out[0] = y->dtype == in[0]->dtype ? y : tg_cast(t, y, (tg_dtype)in[0]->dtype);
     return t->ctx->run.status;
 }

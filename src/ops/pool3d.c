@@ -39,6 +39,7 @@ static tg_status check(tg_tape *t, const pool_params *p, const tg_tensor *x, int
 
 /* Reshapes x [n, c, d, h, w] to [n, c d, h, w], so that each plane is a channel. */
 static tg_tensor *planes_as_channels(tg_tape *t, tg_tensor *x) {
+    if (!tg_is_alive(x)) return x; /* inert after an error */
     const int64_t *n = x->shape;
     return tg_reshape(t, x, TG_SHAPE(n[0], n[1] * n[2], n[3], n[4]));
 }

@@ -1,13 +1,14 @@
 /* Every op of the table on each of its samples, forward and backward, with less memory than it needs: limits from
  * nothing to what a whole run takes at its peak, so that tensors, temporaries and workspaces are refused in turn. A run
  * must end with TG_ERR_MEMORY or succeed, because some kernels take less memory if there is less, and leave nothing
- * allocated. The same holds for a backward in which each handle of a temporary or of a view is refused in turn. */
+ * allocated. The same holds for runs of some samples in which one allocation is refused, each in turn, and for a
+ * backward in which each handle of a temporary or of a view is refused. */
 #include "ops/registry.h"
 
 #include "core/context.h"
 #include "unit/counted_allocator.h"
 
-enum { LIMITS = 12 };
+enum { LIMITS = 12, FIRST = 4 }; /* FIRST: number of an op's samples in which single allocations are refused */
 
 /* What a run under a limit of memory has led to. */
 typedef struct attempt {
@@ -67,6 +68,37 @@ static void check_open(tally *y, const tg_op *op, int i) {
         tg_case_close(&c);
         tg_ctx_free(ctx);
         verdict(y, !memory.held, op, tg_sample_at(op, i), "allocation %lld is refused: memory leaks", (long long)at);
+    }
+}
+
+/* Runs a sample with 16-bit floats, which many composed ops convert first. Allocation number `at` after the context was
+ * made is refused; 0: none is. Returns the number of allocations. */
+static int64_t run_without(int64_t at, const tg_op *op, int i, attempt *a) {
+    counted memory = {0};
+    outcome o;
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .allocator = {counted_alloc, counted_free, &memory}));
+    int64_t before = memory.calls;
+    memory.fail_at = at ? before + at : 0;
+    a->status = run_sample(ctx, op, i, &(tg_case_opts){.dtype = TG_BF16, .seed = 5}, &o);
+    snprintf(a->message, sizeof a->message, "%s", tg_ctx_message(ctx));
+    outcome_free(&o);
+    int64_t calls = memory.calls - before;
+    tg_ctx_free(ctx);
+    a->leaked = memory.held;
+    return calls;
+}
+
+static void check_allocations(tally *y, const tg_op *op, int i) {
+    const tg_sample *s = tg_sample_at(op, i);
+    attempt a = {0};
+    int64_t calls = run_without(0, op, i, &a);
+    if (!verdict(y, a.status == TG_OK, op, s, "%s", a.message)) return;
+    for (int64_t at = 1; at <= calls; at++) {
+        run_without(at, op, i, &a);
+        if (!verdict(y, a.status == TG_OK || a.status == TG_ERR_MEMORY, op, s, "allocation %lld: status %d: %s",
+                     (long long)at, (int)a.status, a.message) ||
+            !verdict(y, a.leaked == 0, op, s, "allocation %lld: %lld blocks leak", (long long)at, (long long)a.leaked))
+            return;
     }
 }
 
@@ -130,6 +162,7 @@ int main(int argc, char **argv) {
             const tg_sample *s = tg_sample_at(op, i);
             if (!small(s) || s->refused) continue;
             check_sample(&y, op, i, &refused);
+            if (i < FIRST) check_allocations(&y, op, i);
             check_handles(&y, op, i);
             samples++;
         }
