@@ -1,5 +1,8 @@
-/* Derivatives that are recorded as ops, at the edges of the ops: masks, overflow, underflow, infinities and NaN. */
+/* Derivatives that are recorded as ops, at the edges of the ops: masks, overflow, underflow, infinities, NaN,
+ * and too little memory. */
 #include "second_order.h"
+
+#include "counted_allocator.h"
 
 /* The same as backward's, at the bounds and for NaN too. */
 START_TEST(clamp_has_its_slopes_on_the_tape) {
@@ -165,8 +168,38 @@ START_TEST(a_power_of_0_has_its_second_derivative) {
 }
 END_TEST
 
+/* Records the derivative of a selected part after n other ops. Allocation number `at` of it is refused; 0: none is.
+ * Returns the number of allocations. */
+static int64_t derive_without(int64_t at, int n) {
+    counted memory = {0};
+    ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .allocator = {counted_alloc, counted_free, &memory}));
+    t = tg_tape_new(ctx);
+    tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(3, 4)), *y = x, *g;
+    for (int k = 0; k < n; k++) y = tg_neg(t, x);
+    tg_set_requires_grad(x, true);
+    y = tg_sum(t, tg_select(t, x, 1, 2), TG_ALL_DIMS, false);
+    int64_t before = memory.calls;
+    memory.fail_at = at ? before + at : 0;
+    tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
+    int64_t calls = memory.calls - before;
+    ck_assert_int_eq(tg_ctx_status(ctx), at ? TG_ERR_MEMORY : TG_OK);
+    tg_tape_free(t);
+    tg_ctx_free(ctx);
+    ck_assert_int_eq(memory.held, 0);
+    return calls;
+}
+
+/* Handles are allocated in groups, so other ops decide which call of the derivative needs the memory. */
+START_TEST(a_derivative_of_a_part_without_memory_is_an_error) {
+    enum { OTHERS = 300 };
+    for (int n = 0; n < OTHERS; n++)
+        for (int64_t at = derive_without(0, n); at > 0; at--) derive_without(at, n);
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {clamp_has_its_slopes_on_the_tape, edges_are_those_of_backward, the_arcs_end_upright,
+    const TTest *const tests[] = {a_derivative_of_a_part_without_memory_is_an_error,
+                                  clamp_has_its_slopes_on_the_tape, edges_are_those_of_backward, the_arcs_end_upright,
                                   a_power_of_0_has_its_second_derivative};
     return tg_check_main("second order at edges", tests, sizeof tests / sizeof *tests);
 }

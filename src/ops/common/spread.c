@@ -13,6 +13,7 @@ static tg_tensor *insert_zeros(tg_tape *t, tg_tensor *x, int dim, int64_t step) 
 }
 
 tg_tensor *tg_spread(tg_tape *t, tg_tensor *x, int dim, int64_t start, int64_t step, int64_t size) {
+    if (!tg_is_alive(x)) return x;
     int64_t span = x->shape[dim] * step;
     if (step > 1) x = insert_zeros(t, x, dim, step);
     if (start + span > size) x = tg_slice(t, x, dim, 0, size - start, 1), span = size - start;
