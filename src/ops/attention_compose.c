@@ -94,7 +94,7 @@ static void apply_mask(tg_tape *t, scores *s) {
 static tg_tensor *softmax_with_sink(tg_tape *t, tg_tensor *s, tg_tensor *sink) {
     sink = tg_reshape(t, tg_wide(t, sink), TG_SHAPE(sink->shape[0], 1, 1));
     if (sink->dtype != s->dtype) sink = tg_cast(t, sink, (tg_dtype)s->dtype);
-    if (s->shape[3] == 0) return s;
+    if (tg_dim(s, 3) == 0) return s;
     tg_tensor *most = tg_detach(t, tg_maximum(t, tg_max(t, s, TG_DIMS(-1), true), sink));
     tg_tensor *e = tg_exp(t, tg_sub(t, s, most)), *extra = tg_exp(t, tg_sub(t, sink, most));
     return tg_div(t, e, tg_add(t, tg_sum(t, e, TG_DIMS(-1), true), extra));
@@ -106,6 +106,7 @@ static tg_status attention_compose(tg_tape *t, const tg_node *n, tg_tensor **out
     const attention_params *p = tg_node_params(n);
     const tg_tensor *y = tg_node_out(n)[0];
     tg_tensor *q = tg_wide(t, tg_node_in(n)[Q]), *k = tg_wide(t, tg_node_in(n)[K]), *v = tg_wide(t, tg_node_in(n)[V]);
+    if (!tg_is_alive(q) || !tg_is_alive(k) || !tg_is_alive(v)) return t->ctx->run.status;
     int64_t b = q->shape[0], h = q->shape[1], sq = q->shape[2], sk = k->shape[2], g = k->shape[1], r = g ? h / g : 1;
     scores s = {.n = n};
     q = tg_reshape(t, tg_scale(t, q, p->opts.scale), TG_SHAPE(b, g, r, sq, q->shape[3]));

@@ -168,16 +168,21 @@ START_TEST(a_power_of_0_has_its_second_derivative) {
 }
 END_TEST
 
-/* Records the derivative of a selected part after n other ops. Allocation number `at` of it is refused; 0: none is.
- * Returns the number of allocations. */
-static int64_t derive_without(int64_t at, int n) {
+static tg_tensor *part(tg_tensor *x) { return tg_select(t, x, 1, 0); }
+static tg_tensor *attention(tg_tensor *x) {
+    return tg_attention(t, x, x, x, TG_ATTENTION(.sink = tg_zeros(ctx, TG_BF16, TG_SHAPE(1))));
+}
+
+/* Records the derivative of f after n other ops. Allocation number `at` of it is refused; 0: none is. Returns the
+ * number of allocations. */
+static int64_t derive_without(int64_t at, int n, tg_tensor *(*f)(tg_tensor *x)) {
     counted memory = {0};
     ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .allocator = {counted_alloc, counted_free, &memory}));
     t = tg_tape_new(ctx);
-    tg_tensor *x = tg_zeros(ctx, TG_F32, TG_SHAPE(3, 4)), *y = x, *g;
+    tg_tensor *x = tg_zeros(ctx, TG_BF16, TG_SHAPE(1, 1, 3, 4)), *y = x, *g;
     for (int k = 0; k < n; k++) y = tg_neg(t, x);
     tg_set_requires_grad(x, true);
-    y = tg_sum(t, tg_select(t, x, 1, 2), TG_ALL_DIMS, false);
+    y = tg_sum(t, f(x), TG_ALL_DIMS, false);
     int64_t before = memory.calls;
     memory.fail_at = at ? before + at : 0;
     tg_grad(t, &y, 1, &x, 1, &g, TG_GRAD(.create_graph = true));
@@ -190,15 +195,17 @@ static int64_t derive_without(int64_t at, int n) {
 }
 
 /* Handles are allocated in groups, so other ops decide which call of the derivative needs the memory. */
-START_TEST(a_derivative_of_a_part_without_memory_is_an_error) {
+START_TEST(derivatives_without_memory_are_errors) {
     enum { OTHERS = 300 };
-    for (int n = 0; n < OTHERS; n++)
-        for (int64_t at = derive_without(0, n); at > 0; at--) derive_without(at, n);
+    for (int n = 0; n < OTHERS; n++) {
+        for (int64_t at = derive_without(0, n, part); at > 0; at--) derive_without(at, n, part);
+        for (int64_t at = derive_without(0, n, attention); at > 0; at--) derive_without(at, n, attention);
+    }
 }
 END_TEST
 
 int main(void) {
-    const TTest *const tests[] = {a_derivative_of_a_part_without_memory_is_an_error,
+    const TTest *const tests[] = {derivatives_without_memory_are_errors,
                                   clamp_has_its_slopes_on_the_tape, edges_are_those_of_backward, the_arcs_end_upright,
                                   a_power_of_0_has_its_second_derivative};
     return tg_check_main("second order at edges", tests, sizeof tests / sizeof *tests);
