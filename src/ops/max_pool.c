@@ -213,6 +213,7 @@ static tg_tensor *saved_positions(tg_tape *t, const tg_node *n) {
 }
 
 static tg_tensor *planes(tg_tape *t, tg_tensor *x) {
+    if (!tg_is_alive(x)) return x; /* inert after an error */
     return tg_reshape(t, x, TG_SHAPE(x->shape[0], x->shape[1], -1));
 }
 

@@ -169,6 +169,7 @@ START_TEST(a_power_of_0_has_its_second_derivative) {
 END_TEST
 
 static tg_tensor *part(tg_tensor *x) { return tg_select(t, x, 1, 0); }
+static tg_tensor *pool(tg_tensor *x) { return tg_max_pool2d(t, x, 2, 2, NULL); }
 static tg_tensor *attention(tg_tensor *x) {
     return tg_attention(t, x, x, x, TG_ATTENTION(.sink = tg_zeros(ctx, TG_BF16, TG_SHAPE(1))));
 }
@@ -200,6 +201,7 @@ START_TEST(derivatives_without_memory_are_errors) {
     for (int n = 0; n < OTHERS; n++) {
         for (int64_t at = derive_without(0, n, part); at > 0; at--) derive_without(at, n, part);
         for (int64_t at = derive_without(0, n, attention); at > 0; at--) derive_without(at, n, attention);
+        for (int64_t at = derive_without(0, n, pool); at > 0; at--) derive_without(at, n, pool);
     }
 }
 END_TEST
