@@ -152,7 +152,7 @@ static tpl_value strftime_now(tpl_run *r, const tpl_call *c) {
 
 static void add_pairs_of(tpl_run *r, tpl_dict *d, tpl_value of) {
     tpl_value item;
-    if (of.kind == TPL_DICT) { /* its keys are not looked up, because NaN is not found: it is not equal to itself */
+    if (of.kind == TPL_DICT) { /* values are not looked up by key: the key NaN is not equal to itself */
         for (int64_t i = 0; i < of.dict->n; i++) tg_tpl_set(r, d, of.dict->pairs[i].key, of.dict->pairs[i].value);
         return;
     }

@@ -16,7 +16,8 @@ static const char marker[] = "CONTINUE_FINAL_MESSAGE_TAG ";
 /* ---- Messages ---- */
 
 /* Gives the reasoning of a message the names that templates read. As in transformers, "thinking" becomes the first key
- * of the message, and "reasoning_content" keeps its place or becomes the last one. Returns false if there is no memory.
+ * of the message, with the value that it has if it is there, and "reasoning_content" keeps its place or becomes the
+ * last key. Returns false if there is no memory.
  */
 static bool name_reasoning(json_t *message) {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
@@ -72,7 +73,8 @@ static json_t *with_marker(const json_t *text) {
     return marked;
 }
 
-/* Appends the marker to the last message. *text is set to the text before it, which lives as long as it is held. */
+/* Appends the marker to the text of the last message. Sets *text to a new reference to the text without the marker,
+ * also if memory ran out after that. */
 static tg_status mark_last(tg_ctx *ctx, const json_t *messages, json_t **text) {
     const char *key;
     json_t *of = json_array_size(messages) ? last_text(messages, &key) : NULL;

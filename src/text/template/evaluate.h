@@ -4,7 +4,7 @@
 
 #include "text/template/node.h"
 
-/* The variables that a block has set. Names that it does not have are those of the blocks around it. */
+/* The variables that a block has set. A name that it has not set is looked up in the scopes around it. */
 typedef struct tpl_scope {
     struct tpl_scope *parent;
     tpl_dict names;
@@ -13,7 +13,7 @@ typedef struct tpl_scope {
 /* The state of a render. */
 typedef struct tpl_render {
     tpl_scope *scope;
-    tpl_scope root;            /* what the template sets outside of loops and macros */
+    tpl_scope root;            /* what the template sets outside of blocks that have a scope of their own */
     const tpl_dict *variables; /* what the caller gives */
     tpl_buffer *out, text;     /* text: the result; out: what is written now, the result or the text of a block */
     tpl_value piped;           /* the text of a block that its filters get */

@@ -138,8 +138,8 @@ TPL_FILTER(float) {
     return good ? tg_tpl_real(v) : tg_tpl_given(a[0]) ? a[0] : tg_tpl_real(0);
 }
 
-/* Rounds to the nearest number of so many decimals, halves to even as Python does: by the decimal text of the number,
- * which is exact. */
+/* Rounds to the nearest number of so many decimals, halves to even as Python does. The decimal text of a number is
+ * exact. For a negative number of decimals the number is divided by a power of 10. */
 static double round_decimals(double v, int64_t precision) {
     char text[400];
     if (!isfinite(v) || precision > 300) return v;

@@ -92,8 +92,8 @@ static void put_string(dump *d, const tpl_text *t) {
     tg_tpl_put(d->r, d->b, "\"", 1);
 }
 
-/* Writes what stands before an item or a closing bracket: a separator, unless it is the first one, and the line break.
- */
+/* Writes what stands before an item or a closing bracket: a separator if `separate` is true, and a line break if the
+ * style has an indentation. */
 static void put_break(dump *d, bool separate) {
     if (separate) put_text(d, d->style->item);
     if (!d->style->indent) return;

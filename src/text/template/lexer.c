@@ -38,7 +38,8 @@ static size_t skip_space(const lexer *l, size_t at) { return at + tg_tpl_skip_sp
 
 /* ---- Text between tags ---- */
 
-/* Without a sign, a tag other than {{ takes the spaces before it, back to the start of its line. */
+/* Without a sign, a tag other than {{ takes the white space before it, back to the start of its line, if nothing else
+ * stands there. Returns the end of the text that is left. */
 static size_t strip_line(const lexer *l, size_t begin, size_t end) {
     size_t line = end;
     while (line > begin && l->s[line - 1] != '\n') line--;
@@ -85,7 +86,7 @@ static void skip_comment(lexer *l, size_t at) {
     l->at = close_tag(l, end, "#}", true);
 }
 
-/* Returns the offset after "WORD" of a tag {% WORD; 0: it is another tag. */
+/* If a tag {% WORD begins at `at`, returns the offset after WORD and the white space after it; otherwise 0. */
 static size_t tag_word(const lexer *l, size_t at, const char *word) {
     if (!starts(l, at, "{%")) return 0;
     at = skip_space(l, at + 2 + (sign_at(l, at + 2) != 0));

@@ -102,7 +102,8 @@ void tg_tpl_sort(tpl_run *r, tpl_list *list, tpl_value *keys, bool reverse) {
     for (int64_t i = 0; i < n; i++) list->items[i] = from[i].item;
 }
 
-/* Returns the list of the values of attributes "a,b". It is a list for one attribute too, as in Jinja. */
+/* Returns the key by which `sort` compares: the list of the values of attributes "a,b". It is a list for one attribute
+ * too, as in Jinja; without an attribute, the list has the value itself. */
 static tpl_value keys_of(tpl_run *r, tpl_value v, tpl_value attribute, bool case_sensitive) {
     static const tpl_text comma = {",", 1, 1};
     tpl_value paths = tg_tpl_list_new(r, TPL_LIST), key = tg_tpl_list_new(r, TPL_LIST);

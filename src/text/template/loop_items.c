@@ -7,7 +7,7 @@
 
 /* ---- Items ---- */
 
-/* Takes the next item that passes from the source. Returns false if there is none. */
+/* Takes from the source the next item that passes the test. Returns false if there is none. */
 static bool take(tpl_run *r, tpl_loop *l, tpl_value *out) {
     while (tg_tpl_next(r, &l->source, out))
         if (!l->passes || l->passes(r, l, *out)) return true;

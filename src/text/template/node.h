@@ -6,7 +6,7 @@
 
 typedef enum tpl_node_kind {
     /* Expressions */
-    TPL_N_CONST, /* value */
+    TPL_N_CONST, /* value; as a statement: the text between tags, which is written */
     TPL_N_NAME,  /* name */
     TPL_N_MAKE_LIST,
     TPL_N_MAKE_TUPLE,   /* first: items; a tuple is a target too */

@@ -140,7 +140,8 @@ static tpl_node *parameters(tpl_parser *p) {
     return list.first;
 }
 
-/* Parses the body of a macro, and notes in n->op what it uses. Break and continue do not leave it. */
+/* Parses the body of a macro, of a call block or of a generation block, and notes in n->op what it uses. Break and
+ * continue do not leave it. */
 static void macro_body(tpl_parser *p, tpl_node *n, const char *end) {
     int uses = p->uses, loops = p->loops;
     p->uses = p->loops = 0;

@@ -37,10 +37,10 @@ const tpl_token *tg_tpl_expect_name(tpl_parser *p, const char *what);
 
 tpl_node *tg_tpl_expression(tpl_parser *p);
 tpl_node *tg_tpl_or(tpl_parser *p); /* an expression without 'if' */
-/* Parses one expression, or a tuple if there are commas. */
+/* Parses one expression, or a tuple if there are commas. with_condition: each may be an inline if. */
 tpl_node *tg_tpl_tuple(tpl_parser *p, bool with_condition);
 tpl_node *tg_tpl_primary(tpl_parser *p);
-tpl_node *tg_tpl_postfix(tpl_parser *p, tpl_node *n); /* attributes, items and calls of n */
+tpl_node *tg_tpl_postfix(tpl_parser *p, tpl_node *n); /* the attributes, items and calls after n */
 tpl_node *tg_tpl_filters_and_tests(tpl_parser *p, tpl_node *n);
 tpl_node *tg_tpl_filters(tpl_parser *p, tpl_node *of); /* |a|b */
 tpl_node *tg_tpl_filter(tpl_parser *p, tpl_node *of);  /* the name and arguments of one */

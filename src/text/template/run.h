@@ -18,7 +18,7 @@ enum {
     TPL_OUTPUT = 64 << 20,  /* bytes of a text */
     TPL_STEPS = 50000000,   /* nodes visited, and elements or groups of 16 bytes that filters and operators pass over */
     TPL_DEPTH = 1000,       /* nodes within nodes, through calls of macros too, and values within values */
-    TPL_NESTING = 200,      /* brackets within brackets, and blocks within blocks, in the source */
+    TPL_NESTING = 200,      /* open brackets in a tag; rules of the parser within rules, of which a bracket takes 2 */
 };
 
 typedef struct tpl_chunk {
@@ -58,7 +58,8 @@ _Noreturn void tg_tpl_leave(tpl_run *r); /* after an error that was recorded alr
 
 /* Returns zeroed memory. */
 void *tg_tpl_alloc(tpl_run *r, size_t bytes);
-/* Returns an array of at least n + 1 elements that begins with the n elements of items; it doubles *capacity. */
+/* Returns an array of at least n + 1 elements that begins with the n elements of items. If *capacity is too
+ * small, doubles it. */
 void *tg_tpl_grow(tpl_run *r, void *items, int64_t n, int64_t *capacity, size_t size);
 char *tg_tpl_copy(tpl_run *r, const char *bytes, size_t n); /* a zero follows it */
 

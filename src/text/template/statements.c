@@ -86,7 +86,7 @@ static tpl_signal run_filter_block(tpl_run *r, const tpl_node *n) {
     return signal;
 }
 
-/* The values are those of the scope around the block. */
+/* The values are evaluated in the scope around the block. */
 static tpl_signal run_with(tpl_run *r, const tpl_node *n) {
     tpl_scope *outer = r->render->scope, *inner = open_scope(r);
     for (const tpl_node *s = n->second; s; s = s->next) {
@@ -119,7 +119,8 @@ static void run_call_block(tpl_run *r, const tpl_node *n) {
     put(r, tg_tpl_call(r, callee, &c));
 }
 
-/* The place of the span is that in the result, as transformers has it: also if a macro wrote the block. */
+/* The span begins where the result ends now, as in transformers: also if the block is in a macro or in a set block,
+ * whose text comes into the result later or never. */
 static void run_generation(tpl_run *r, const tpl_node *n) {
     tpl_render *render = r->render;
     tpl_signal signal;

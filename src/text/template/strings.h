@@ -13,7 +13,8 @@ tpl_value tg_tpl_lines(tpl_run *r, const tpl_text *t, bool keep_ends);
 /* Returns the list of the parts between separators. At most `most` separators count, from the left or from the right;
  * negative: all. If separator is NULL, the parts are the words between white space. */
 tpl_value tg_tpl_split(tpl_run *r, const tpl_text *t, const tpl_text *separator, int64_t most, bool from_right);
-/* Joins the texts of items. `any`: an item that is no text becomes one as by str(); otherwise it fails. */
+/* Joins the texts of items. If `any` is true, an item that is no text becomes one as by str(); if `any` is false, such
+ * an item fails. */
 tpl_value tg_tpl_join(tpl_run *r, const tpl_text *separator, tpl_value items, bool any);
 tpl_value tg_tpl_change_case(tpl_run *r, const tpl_text *t, bool upper);
 tpl_value tg_tpl_capitalize(tpl_run *r, const tpl_text *t);

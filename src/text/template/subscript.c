@@ -28,7 +28,7 @@ static bool item_at(tpl_run *r, tpl_value of, int64_t i, tpl_value *out) {
     return true;
 }
 
-/* Returns whether of[key] exists in Python. */
+/* Sets *out to of[key]. Returns false if there is no such item in Python. */
 static bool find_item(tpl_run *r, tpl_value of, tpl_value key, tpl_value *out) {
     if (of.kind == TPL_DICT) {
         tpl_pair *p = tg_tpl_is_key(r, key) ? tg_tpl_find(r, of.dict, key) : NULL;

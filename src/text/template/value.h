@@ -1,5 +1,5 @@
 /* Values of a template: those of Python that templates can make. A value does not change once it is made, except that
- * namespaces get attributes and iterators advance. */
+ * namespaces get attributes, and iterators and loops advance. */
 #ifndef TG_TEXT_TEMPLATE_VALUE_H
 #define TG_TEXT_TEMPLATE_VALUE_H
 
@@ -66,7 +66,7 @@ typedef struct tpl_value {
 struct tpl_list {
     tpl_value *items;
     int64_t n, capacity;
-    int64_t at;       /* of an iterator: the first item that was not taken yet */
+    int64_t at;       /* of an iterator: the number of the first item that was not taken yet */
     int64_t range[3]; /* of a range: start, stop, step */
 };
 
@@ -105,7 +105,7 @@ bool tg_tpl_same_text(const tpl_text *a, const tpl_text *b);
 tpl_value tg_tpl_list_new(tpl_run *r, tpl_kind kind);
 void tg_tpl_append(tpl_run *r, tpl_list *list, tpl_value v);
 tpl_value tg_tpl_pair_new(tpl_run *r, tpl_value a, tpl_value b); /* a tuple */
-/* Returns the n numbers of a range of Python's with the arguments start, stop and step. */
+/* Returns Python's range with the arguments start, stop and step, which has n numbers. */
 tpl_value tg_tpl_range_new(tpl_run *r, const int64_t arguments[3], int64_t n);
 
 tpl_value tg_tpl_dict_new(tpl_run *r, tpl_kind kind);
@@ -132,7 +132,7 @@ const char *tg_tpl_type_name(tpl_value v); /* Python's */
 /* Fails if v is undefined, as Python's operators on such a value do. */
 void tg_tpl_require(tpl_run *r, tpl_value v);
 
-/* Passes over the items of a value, the characters of a text, and the keys of a dict. */
+/* Passes over the items of a value, the characters of a text, or the keys of a dict. An undefined value has none. */
 typedef struct tpl_iter {
     tpl_value of;
     int64_t at;
