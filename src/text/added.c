@@ -1,5 +1,5 @@
 /* Added tokens: those that are found in text before the model sees it, such as the end of a text. Of the tokens that
- * begin first in the text, the longest is taken. */
+ * begin first in the text, only the longest counts: if it is not cut out, the search goes on after it. */
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -39,7 +39,7 @@ static tg_status trie_open(tg_tokenizer *k, tg_trie *t, bool normalized) {
     return TG_OK;
 }
 
-/* Finds the longest token that begins at text[at]. Returns its number, or -1, and sets *end. */
+/* Finds the longest token that begins at text[at]. Returns its number, and sets *end; -1: there is none. */
 static int32_t longest(const tg_trie *t, tg_span text, size_t at, size_t *end) {
     int32_t found = -1;
     for (int32_t node = t->first[(unsigned char)text.at[at]]; node;) {
@@ -59,7 +59,8 @@ static int32_t longest(const tg_trie *t, tg_span text, size_t at, size_t *end) {
     "1f169}"                                                                                                           \
     "\\x{1f170}-\\x{1f189}]"
 
-/* Sets the ids, as the library tokenizers does: in the order of the file, after those of the model. */
+/* Sets the ids, as the library tokenizers does. Tokens that the model lacks are numbered in the order of the file, from
+ * the number of the model's tokens on. If the ids of the model have gaps, a token of the model may have the same id. */
 static void number(tg_tokenizer *k) {
     int64_t model = 0, next = 0;
     for (int64_t i = 0; i < k->model.vocab.size; i++) model += k->model.vocab.token[i].at != NULL;
@@ -154,7 +155,8 @@ bool tg_added_cut(tg_encoder *e, const tg_trie *trie, tg_span text, size_t head,
             size_t stop = token->rstrip ? skip_right(text, end) : end;
             if (done < begin && !rest(e, (tg_span){text.at + done, begin - done}, tg_head_after(head, done)))
                 return false;
-            /* Nothing is left of this token if the one before has taken all of it as white space. */
+            /* If the token before has taken this one as white space, nothing is left of this one if it is lstrip.
+             * Otherwise it counts all the same, and `done` goes back to its end, as in the library tokenizers. */
             if (begin < stop && !tg_ids_add(e->out, token->id)) return false;
             if (begin < stop) done = stop;
         }

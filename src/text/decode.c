@@ -1,5 +1,5 @@
-/* Decoding: ids to text, as a stream. A token passes through the steps of the decoder. Steps before the one that joins
- * tokens see whole tokens; those after it see pieces of one text. */
+/* Decoding: ids to text, as a stream. A token passes through the steps of the decoder. Steps up to the one that
+ * joins tokens see whole tokens; those after it see pieces of one text. */
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -7,7 +7,7 @@ enum { REPLACEMENT = 0xfffd };
 
 /* What a step remembers between tokens. */
 typedef struct decode_state {
-    tg_growing text; /* FALLBACK: bytes that may form characters; others: the token that the step makes */
+    tg_growing text; /* FALLBACK and BYTES: bytes that may form characters; others: the token that the step makes */
     char cut[4];     /* BYTES: the beginning of a character */
     size_t n_cut;
     int64_t left; /* STRIP of the joined text: characters that may still be removed at its beginning */
@@ -198,7 +198,8 @@ static bool pass(tg_decoder *d, int step, tg_span token) {
     return false;
 }
 
-/* Passes on what a step has kept back, and prepares the step for a new text. */
+/* Passes on the bytes that a step has kept back, drops what a step STRIP holds at the end of the text, and prepares the
+ * step for a new text. */
 static bool end_step(tg_decoder *d, int step) {
     decode_state *m = d->state + step;
     bool good = true;

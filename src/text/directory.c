@@ -37,7 +37,7 @@ static tg_status read_json(const reading *r, const char *name, tg_status (*read)
 
 /* ---- Tokens ---- */
 
-/* Adds an id to those that end a text, if a token has it. */
+/* Adds an id to those that end a text, if a token has it. Ids beyond TG_MAX_ENDS are left out. */
 static void add_end(tg_tokenizer *k, int64_t id) {
     for (int i = 0; i < k->n_ends; i++)
         if (k->ends[i] == id) return;
@@ -58,7 +58,8 @@ static tg_status read_names(tg_tokenizer *k, const tg_json *j) {
     return TG_OK;
 }
 
-/* Reads the ids of a model's config. eos_token_id is an id or a list of ids. */
+/* Reads the ids of a model's config. eos_token_id is an id or a list of ids, which are added to those of the files
+ * before; bos_token_id counts only if no file before has named that token. */
 static tg_status read_ids(tg_tokenizer *k, const tg_json *j) {
     const json_t *bos = json_object_get(j->object, "bos_token_id"), *eos = json_object_get(j->object, "eos_token_id");
     if (k->bos < 0 && json_is_integer(bos) && tg_tokenizer_token(k, json_integer_value(bos)))

@@ -163,8 +163,8 @@ static tg_status read_file(tg_tokenizer *k) {
     return s == TG_OK ? tg_ctx_status(k->ctx) : s;
 }
 
-/* Sets *directory to whether path is a directory. The context's file functions have one if they have its
- * tokenizer.json. The system is asked too, so that an error names the file that a directory lacks. */
+/* Sets *directory to whether path is a directory. For the context's file functions it is one if they have the file
+ * path/tokenizer.json. The system is asked too: then the error for a directory without that file names the file. */
 static tg_status is_directory(tg_ctx *ctx, const char *path, bool *directory) {
     struct stat st;
     char *file = tg_format_path(ctx, "%s/tokenizer.json", path);

@@ -31,7 +31,7 @@ static bool is_stand_in(const tg_model *m, uint32_t id) {
 }
 
 /* Sets joins[b] if a merge joins a token that ends with byte b, not with a mark, to one that begins with a mark.
- * Returns false if such a token may stand for other text than its own. */
+ * Returns false if the first of two such tokens may stand for other text than its own. */
 static bool find_joins(const tg_model *m, bool joins[256]) {
     for (uint64_t i = 0; i <= m->merge_mask; i++) {
         const tg_merge *merge = m->merges + i;

@@ -19,7 +19,7 @@ static size_t ascii_length(tg_span text, size_t from) {
 }
 
 /* Appends the normal form. ASCII is its own normal form, and no character is composed with an ASCII character after it,
- * so the text is normalized in parts that begin with an ASCII character. */
+ * so each run of other characters is normalized by itself, together with the ASCII character before it. */
 static bool add_normal_form(tg_encoder *e, tg_normal_form form, tg_span text, tg_growing *out) {
     for (size_t at = 0; at < text.n;) {
         size_t plain = ascii_length(text, at), end = at + plain;
@@ -53,7 +53,7 @@ static int find_next(tg_encoder *e, const tg_normal_step *s, tg_span text, size_
  * where the original did, which matters to Metaspace. */
 typedef struct tg_head {
     size_t before, now; /* bytes at the beginning of the text before the step, and of what the step has made so far */
-    bool goes_on;       /* all that the step has made so far comes from it */
+    bool goes_on;       /* all that the step has made so far comes from that character */
 } tg_head;
 
 /* Notes that the bytes from `begin` to `end` of the text stay. */
@@ -62,7 +62,7 @@ static void keep_bytes(tg_head *h, size_t begin, size_t end) {
     if (h->goes_on && end > begin) h->now += end - begin;
 }
 
-/* Notes that n bytes replace those before `end`. They count as coming from the last byte that they replace. */
+/* Notes that n bytes replace a match that ends at `end`. They count as coming from the byte before `end`. */
 static void replace_bytes(tg_head *h, size_t end, size_t n) {
     h->goes_on = h->goes_on && end <= h->before;
     if (h->goes_on) h->now += n;
@@ -98,7 +98,7 @@ static tg_span strip(const tg_normal_step *s, tg_span text) {
     return text;
 }
 
-/* Returns whether the step leaves the text as it is. */
+/* Returns whether it is easily seen that the step leaves the text as it is. */
 static bool changes_nothing(const tg_normal_step *s, tg_span text) {
     if (s->kind == TG_NORMAL_FORM) return ascii_length(text, 0) == text.n;
     return s->kind == TG_NORMAL_REPLACE && !s->pattern && tg_find_text(text.at, text.n, 0, s->sought) == text.n;

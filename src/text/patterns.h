@@ -1,5 +1,5 @@
 /* What needs tables of Unicode: regular expressions and normal forms. They are in plugin libtapegrad-text.so, which
- * links PCRE2 and utf8proc; these functions load it when a tokenizer needs them. */
+ * links PCRE2 and utf8proc; tg_text_functions loads it when a tokenizer needs it. */
 #ifndef TG_TEXT_PATTERNS_H
 #define TG_TEXT_PATTERNS_H
 
@@ -35,8 +35,8 @@ static inline const tg_text_plugin_table *tg_text_functions(tg_ctx *ctx, const c
 }
 
 /* Translates a regular expression of Oniguruma, which tokenizer files have, to PCRE2's syntax, and appends it to out.
- * text[n] must be 0. Fails with TG_ERR_UNSUPPORTED if the expression has something that the two do not share; `who`
- * begins the message. */
+ * text[n] must be 0. Fails with TG_ERR_UNSUPPORTED if the expression has something that is not translated and may mean
+ * something else in PCRE2; `who` begins the message. */
 tg_status tg_pattern_translate(tg_ctx *ctx, const char *who, const char *text, size_t n, tg_growing *out);
 
 #endif

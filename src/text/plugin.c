@@ -15,7 +15,7 @@ struct tg_pattern {
 struct tg_matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
-    pcre2_jit_stack *stack; /* NULL where there is no JIT */
+    pcre2_jit_stack *stack; /* NULL where there is no JIT, or no memory for the stack */
 };
 
 /* ---- Expressions ---- */

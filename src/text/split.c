@@ -10,7 +10,7 @@ typedef struct cutter {
     int step; /* the next one */
     tg_behavior behavior;
     tg_span text;
-    size_t head; /* tg_cut_words */
+    size_t head;            /* tg_cut_words */
     bool pending, previous; /* a part waits for what follows it; the part before was a match */
     size_t begin, end;      /* of the part that waits */
 } cutter;
@@ -60,7 +60,7 @@ static bool take(cutter *c, size_t begin, size_t end, bool match) {
     return true;
 }
 
-/* Finds the next match of a step. Returns 1, 0, or -1. */
+/* Finds the next match of a step. Returns 1, 0, or less after an error. */
 static int find_next(tg_encoder *e, const tg_split_step *s, tg_span text, size_t from, size_t *begin, size_t *end) {
     if (s->pattern) return e->k->functions->find(s->pattern, e->matcher, text.at, text.n, from, begin, end);
     *begin = tg_find_text(text.at, text.n, from, s->sought);
@@ -94,7 +94,8 @@ static bool add_space(tg_encoder *e, int step, tg_span text, size_t head) {
     return tg_cut_words(e, step + 1, (tg_span){g->at, (size_t)g->n}, head ? head + 1 : 0);
 }
 
-/* Writes text with the mark in place of spaces to g. Sets *head to the length of what the head becomes. */
+/* Writes text to g, with the mark in place of spaces, and with a mark before it if the step asks for that and there is
+ * none. Sets *head to the length of what the head becomes. */
 static bool add_marked(const tg_split_step *s, tg_span text, size_t *head, tg_growing *g) {
     bool has = text.n && (text.at[0] == ' ' || (text.n >= s->sought.n && !memcmp(text.at, s->sought.at, s->sought.n)));
     bool prepends = s->prepend == TG_PREPEND_ALWAYS || (s->prepend == TG_PREPEND_FIRST && *head);
@@ -122,7 +123,8 @@ static bool split_by_marks(tg_encoder *e, int step, const tg_split_step *s, tg_s
     return s->splits ? split_by_pattern(e, step, &marks, marked, head) : tg_cut_words(e, step + 1, marked, head);
 }
 
-/* Cuts before a mark that no merge joins to what is before it. This does not change the ids. */
+/* Cuts before each mark that no merge joins to what is before it, except after another mark. This does not change the
+ * ids. */
 static bool split_before_marks(tg_encoder *e, int step, const tg_split_step *s, tg_span text, size_t head) {
     cutter c = {.e = e, .step = step + 1, .text = text, .head = head};
     size_t begin = 0;

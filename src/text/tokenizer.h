@@ -1,6 +1,7 @@
 /* A tokenizer in memory, and the functions that the files of this folder share. Text goes through a tokenizer in this
- * order: added tokens are cut out (added.c), the rest is normalized (normalize.c), cut into words (split.c), and each
- * word becomes ids (word.c). decode.c turns ids into text. */
+ * order: added tokens are cut out (added.c), the rest is normalized (normalize.c), further added tokens are cut out of
+ * the normalized text (added.c), the rest is cut into words (split.c), and each word becomes ids (word.c). decode.c
+ * turns ids into text. */
 #ifndef TG_TEXT_TOKENIZER_H
 #define TG_TEXT_TOKENIZER_H
 
@@ -17,9 +18,9 @@ enum { TG_NO_ID = -1, TG_MAX_STEPS = 16, TG_MAX_ENDS = 16 };
 
 /* The tokens by id, and a hash table of their ids. */
 typedef struct tg_vocab {
-    tg_span *token; /* [size], by id; at is NULL where there is none */
-    int64_t size, capacity;
-    int32_t *slots; /* ids, or TG_NO_ID; [mask + 1] */
+    tg_span *token;         /* [capacity], by id; at is NULL where there is none */
+    int64_t size, capacity; /* size: the greatest id plus 1 */
+    int32_t *slots;         /* ids, or TG_NO_ID; [mask + 1] */
     uint64_t mask;
 } tg_vocab;
 
@@ -29,14 +30,14 @@ typedef struct tg_merge {
 } tg_merge;
 
 typedef struct tg_model {
-    tg_vocab vocab;   /* the model's own tokens; added ones are in tg_added */
+    tg_vocab vocab;   /* the model's own tokens, of which some may be added tokens too (tg_added) */
     tg_merge *merges; /* a hash table of [merge_mask + 1] slots */
     uint64_t merge_mask;
     int32_t byte_ids[256];     /* byte-level: the token of each byte, or TG_NO_ID */
     int32_t fallback_ids[256]; /* the tokens <0x00> to <0xFF>, or TG_NO_ID */
-    int32_t unknown;           /* the id of characters that the vocabulary lacks; TG_NO_ID: they are left out */
+    int32_t unknown;           /* the id of characters that become no other tokens; TG_NO_ID: they are left out */
     bool byte_level;           /* words are bytes, which are written as the characters of tg_byte_char */
-    bool byte_fallback;        /* a character that the vocabulary lacks becomes the tokens of its bytes */
+    bool byte_fallback;        /* a character that the vocabulary lacks becomes its bytes, if all have tokens */
     bool fuse_unknown;         /* neighboring unknown characters are one token */
     bool ignore_merges;        /* a word that is a token is not made by merges */
     bool any_bytes;            /* the tokenizer of tg_tokenizer_new_bytes: text need not be UTF-8 */
@@ -69,7 +70,7 @@ typedef struct tg_added_token {
     bool special;
     bool normalized;     /* is sought in normalized text */
     bool single_word;    /* is found only where no character of a word is next to it */
-    bool lstrip, rstrip; /* takes the white space before it, or after it */
+    bool lstrip, rstrip; /* takes the white space before it (lstrip) or after it (rstrip) */
 } tg_added_token;
 
 /* A trie of tokens. Node 0 is the root. */
@@ -88,7 +89,7 @@ typedef struct tg_trie {
 typedef struct tg_added {
     tg_added_token *tokens;
     int32_t count;
-    tg_trie raw, normalized; /* tokens that are sought before and after the text is normalized */
+    tg_trie raw, normalized; /* tokens that are sought in text as given, and those sought in normalized text */
     tg_pattern *word;        /* matches a character of a word; NULL if no token is single_word */
 } tg_added;
 
@@ -100,15 +101,15 @@ typedef enum tg_normal_kind { TG_NORMAL_FORM, TG_NORMAL_PREPEND, TG_NORMAL_REPLA
 typedef struct tg_normal_step {
     tg_normal_kind kind;
     tg_normal_form form;     /* FORM */
-    tg_span sought, content; /* REPLACE: content takes the place of `sought`, or of matches; PREPEND: content */
+    tg_span sought, content; /* REPLACE: content replaces `sought`, or matches; PREPEND: content is put before text */
     tg_pattern *pattern;     /* REPLACE; NULL: `sought` is replaced */
     bool left, right;        /* STRIP: at which ends */
 } tg_normal_step;
 
 typedef enum tg_split_kind {
     TG_SPLIT_PATTERN, /* cuts at matches */
-    TG_SPLIT_SPACE,   /* puts a space before the text */
-    TG_SPLIT_META,    /* Metaspace: spaces become a mark, before which text is cut */
+    TG_SPLIT_SPACE,   /* puts a space before text that does not begin with one */
+    TG_SPLIT_META,    /* Metaspace: spaces become a mark, before which text may be cut */
     TG_SPLIT_MARKS,   /* cuts before marks where that changes no ids (load_complete.c) */
 } tg_split_kind;
 typedef enum tg_behavior {
@@ -125,11 +126,11 @@ typedef struct tg_split_step {
     tg_split_kind kind;
     tg_behavior behavior; /* PATTERN: what becomes of matches of the pattern, or of the text `sought` */
     bool invert;          /* PATTERN: matches and the parts between them change roles */
-    tg_pattern *pattern;
-    tg_span sought;     /* META: the character that replaces spaces; MARKS: the mark */
-    tg_prepend prepend; /* META: whether the text gets a mark at its beginning */
-    bool splits;        /* META: text is cut before marks */
-    const bool *joins;  /* MARKS: [256], whether a merge joins a mark to a character that ends with this byte */
+    tg_pattern *pattern;  /* PATTERN; NULL: `sought` is searched for */
+    tg_span sought;       /* PATTERN: a text; META: the character that replaces spaces; MARKS: the mark */
+    tg_prepend prepend;   /* META: whether the text gets a mark at its beginning */
+    bool splits;          /* META: text is cut before marks */
+    const bool *joins; /* MARKS: [256], whether a merge may join a mark to a text before it that ends with this byte */
 } tg_split_step;
 
 typedef enum tg_decode_kind {
@@ -215,14 +216,15 @@ typedef struct tg_encoder {
 /* A function that returns false has set e->problem, or has run out of memory. */
 
 /* Metaspace may put a mark only before what comes from the first character of the whole text, as in the library
- * tokenizers. That is the head of a text: its first `head` bytes, or nothing if it begins later in the whole text. The
- * head grows with text that is put before it, and may end after a part of the text. */
+ * tokenizers. What comes from that character is called the head of a text: its first `head` bytes, none if the text
+ * begins later in the whole text. The head grows with text that is put before it. If a text is cut, the head may be
+ * longer than the first part. */
 
 /* Returns the head of the rest of a text, which begins at `begin`. */
 static inline size_t tg_head_after(size_t head, size_t begin) { return head > begin ? head - begin : 0; }
 
 /* Normalizes text, and sets *head to what its head becomes: 0 if the first character was removed. The result is in the
- * encoder's buffers or is the text itself, and is valid until the next call. */
+ * encoder's buffers or is a part of the given text, and is valid until the next call. */
 bool tg_normalize_text(tg_encoder *e, tg_span text, tg_span *out, size_t *head);
 /* Cuts normalized text into words, from step `step` on, and calls e->word for each. */
 bool tg_cut_words(tg_encoder *e, int step, tg_span text, size_t head);

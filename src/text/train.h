@@ -25,7 +25,8 @@ struct tg_bpe {
 
 /* ---- Pairs (train_pairs.c) ---- */
 
-/* Two neighbors, and how often they are next to each other in all texts. */
+/* Two neighbors, and how often they are next to each other in all texts. If their token would be too long, they are not
+ * counted when merges make them neighbors, and count may be negative. */
 typedef struct tg_pair {
     uint32_t left, right; /* ids */
     int64_t count;
@@ -46,7 +47,8 @@ int64_t tg_pairs_at(tg_pairs *p, uint32_t left, uint32_t right);
 bool tg_pair_add_word(tg_pair *p, int64_t word); /* false: no memory */
 void tg_pairs_free(tg_pairs *p);
 
-/* A pair that may be merged next, in the words that had it when it was queued. */
+/* A pair that may be merged next, in the words that had got it when it was queued. A pair whose parts are made again
+ * later is queued again, with the words that have got it since. */
 typedef struct tg_candidate {
     uint64_t count;
     uint32_t left, right;

@@ -1,4 +1,5 @@
-/* Merging: the most frequent pair of neighbors becomes a token, again and again, until the vocabulary is full. */
+/* Merging: the most frequent pair of neighbors becomes a token, again and again, until the vocabulary is
+ * full or no pair is frequent enough. */
 #include "text/train.h"
 #include "text/unicode.h"
 
@@ -13,8 +14,8 @@ typedef struct merger {
     tg_trained *t;
     merged_word *words;
     uint32_t *ids;    /* of all words */
-    int64_t *lengths; /* by id: bytes of the token */
-    int64_t longest;  /* tokens are shorter than that */
+    int64_t *lengths; /* by id: bytes of the token; of a special token: its characters */
+    int64_t longest;  /* merged tokens of 3 bytes or more are shorter than that */
     int64_t most;     /* merging ends when the vocabulary has this many tokens */
     tg_pairs pairs;
     tg_candidates queue;
@@ -74,7 +75,7 @@ static tg_status open_vocab(merger *m) {
 
 /* ---- Words ---- */
 
-/* Makes the words from ids of bytes. */
+/* Writes each word as the ids of its bytes. */
 static tg_status open_words(merger *m) {
     const tg_bpe *b = m->b;
     uint32_t of_byte[256], *next;
@@ -189,7 +190,7 @@ static tg_status merge_all(merger *m, tg_bpe_progress_fn progress, void *user) {
     while (m->t->vocab.size < m->most && m->queue.count) {
         tg_candidate top = tg_candidates_pop(&m->queue);
         uint64_t now = (uint64_t)m->pairs.pairs[top.pair].count;
-        if (top.count != now) { /* the pair has become rarer since it was queued */
+        if (top.count != now) { /* the count has changed since the pair was queued */
             top.count = now;
             tg_candidates_push(&m->queue, top); /* in the place of the one that was taken */
             continue;

@@ -24,7 +24,7 @@ static tg_status put(translation *t, const char *text, size_t n) {
     return tg_fail(t->ctx, TG_ERR_MEMORY, "%s: no memory for a regular expression", t->who);
 }
 
-/* Copies the next n characters of the expression. */
+/* Copies the next n bytes of the expression. */
 static tg_status copy(translation *t, size_t n) {
     t->at += n;
     return put(t, t->text + t->at - n, n);

@@ -52,8 +52,9 @@ static bool add_bytes(struct tg_word_memory *w, const tg_model *m, const char *a
     return true;
 }
 
-/* Notes a character that the vocabulary lacks. Its token is added later, so that a run of such characters can be one
- * token; unless they are fused, the token of the one before is added now. */
+/* Notes a character that becomes no other tokens. Its token is added later, so that a run of such characters can be one
+ * token; unless they are fused, the token of the one before is added now. Bytes of other characters do not end the run:
+ * the token is added after them, as in the library tokenizers. */
 static void add_unknown(struct tg_word_memory *w, const tg_model *m) {
     if (m->unknown == TG_NO_ID) return;
     if (w->unknown && !m->fuse_unknown) add_symbol(w, m->unknown);

@@ -22,7 +22,7 @@ typedef struct tg_word_entry {
     uint32_t ids, count;   /* in the ids */
 } tg_word_entry;
 
-/* Words and their ids: a hash table, which is emptied when it is full. */
+/* Words and their ids: a hash table. The cache is emptied when there is no room for a word. */
 typedef struct tg_word_cache {
     tg_word_entry *slots; /* length 0: empty */
     char *texts;

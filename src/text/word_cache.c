@@ -1,7 +1,9 @@
-/* The cache of words. When one of its three arrays is full, it begins again: the words of a text come again soon. */
+/* The cache of words. When its table is half full, or one of the other two arrays is full, it begins again: the words
+ * of a text come again soon. */
 #include "text/word.h"
 
-/* Sizes of the table, and of the other arrays: words, bytes of their texts, and ids. A longer word is not kept. */
+/* Sizes: slots of the table, the most words in it, bytes of their texts, ids, and bytes of the longest word that is
+ * kept. */
 enum { SLOTS = 1 << 16, WORDS = SLOTS / 2, TEXTS = 1 << 20, IDS = 1 << 18, LONGEST = 256 };
 
 static bool allocate(tg_word_cache *c) {
