@@ -105,6 +105,8 @@ START_TEST(filters_and_tests_work_on_messages) {
     static const char messages[] = "{\"m\": [{\"role\": \"user\", \"n\": 2}, {\"role\": \"tool\", \"n\": 1}]}";
     ROWS({"{{ m|selectattr('role', 'equalto', 'user')|list|length }}", messages, "1"},
          {"{{ m|map(attribute='role')|join(',') }} {{ (m|sort(attribute='n'))[0].role }}", messages, "user,tool tool"},
+         {"{{ m|map(attribute='x.y', default='-')|join }} {{ m|map(attribute='role.x', default=4)|list }}", messages,
+          "-- [4, 4]"},
          {"{{ m[0].x is defined }} {{ m is iterable }} {{ m[0] is mapping }} {{ m[0].role is string }}", messages,
           "False True True True"},
          {"{{ ' a '|trim }}|{{ 'a-b'|replace('-', '+')|upper }}|{{ none|default('d', true) }}", NULL, "a|A+B|d"},

@@ -79,8 +79,12 @@ tpl_value tg_tpl_format(tpl_run *r, const tpl_text *format, tpl_value of); /* Py
 
 tpl_value tg_tpl_attribute(tpl_run *r, tpl_value of, tpl_text *name);
 tpl_value tg_tpl_item(tpl_run *r, tpl_value of, tpl_value key);
-/* Like tg_tpl_item, for a path such as "function.name" or "0.name". */
-tpl_value tg_tpl_path(tpl_run *r, tpl_value of, tpl_value path);
+/* Like tg_tpl_item, for a path such as "function.name" or "0.name". An undefined value at a part of the path becomes
+ * `otherwise`, to which the rest of the path applies; if `otherwise` is none, it stays undefined. */
+tpl_value tg_tpl_path_or(tpl_run *r, tpl_value of, tpl_value path, tpl_value otherwise);
+static inline tpl_value tg_tpl_path(tpl_run *r, tpl_value of, tpl_value path) {
+    return tg_tpl_path_or(r, of, path, tg_tpl_none());
+}
 tpl_value tg_tpl_slice(tpl_run *r, tpl_value of, tpl_value start, tpl_value stop, tpl_value step);
 
 void tg_tpl_arguments(tpl_run *r, const tpl_node *first, tpl_call *out);

@@ -222,11 +222,9 @@ TPL_FILTER(rejectattr) { return (void)a, choose(r, on, c, true, false, "rejectat
 static tpl_value map_attribute(tpl_run *r, tpl_value on, const tpl_call *c) {
     tpl_value all = iterator_of(r), a[TPL_PARAMETERS], v;
     tg_tpl_bind(r, "map", "attribute default", 1, c, a);
-    bool otherwise = tg_tpl_given(a[1]) && a[1].kind != TPL_NONE;
-    for (tpl_iter i = tg_tpl_iterate(r, on); tg_tpl_next(r, &i, &v);) {
-        v = tg_tpl_path(r, v, a[0]);
-        tg_tpl_append(r, all.list, v.kind == TPL_UNDEFINED && otherwise ? a[1] : v);
-    }
+    tpl_value otherwise = tg_tpl_given(a[1]) ? a[1] : tg_tpl_none();
+    for (tpl_iter i = tg_tpl_iterate(r, on); tg_tpl_next(r, &i, &v);)
+        tg_tpl_append(r, all.list, tg_tpl_path_or(r, v, a[0], otherwise));
     return all;
 }
 

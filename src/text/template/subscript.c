@@ -82,15 +82,20 @@ static tpl_value part_of_path(tpl_run *r, const char *s, size_t n) {
     return tg_tpl_int(v);
 }
 
-tpl_value tg_tpl_path(tpl_run *r, tpl_value of, tpl_value path) {
+static tpl_value item_or(tpl_run *r, tpl_value of, tpl_value key, tpl_value otherwise) {
+    tpl_value v = tg_tpl_item(r, of, key);
+    return v.kind == TPL_UNDEFINED && otherwise.kind != TPL_NONE ? otherwise : v;
+}
+
+tpl_value tg_tpl_path_or(tpl_run *r, tpl_value of, tpl_value path, tpl_value otherwise) {
     if (path.kind == TPL_NONE) return of;
-    if (path.kind != TPL_TEXT) return tg_tpl_item(r, of, path);
+    if (path.kind != TPL_TEXT) return item_or(r, of, path, otherwise);
     const char *s = path.text->bytes;
     tg_tpl_pass(r, path.text->n);
     for (size_t left = path.text->n;;) {
         const char *dot = left ? memchr(s, '.', left) : NULL;
         size_t n = dot ? (size_t)(dot - s) : left;
-        of = tg_tpl_item(r, of, part_of_path(r, s, n));
+        of = item_or(r, of, part_of_path(r, s, n), otherwise);
         if (!dot) return of;
         s += n + 1;
         left -= n + 1;
