@@ -162,6 +162,8 @@ START_TEST(errors_name_line_and_column) {
     check_error("{{ raise_exception('no ' ~ 1) }}", NULL, TG_ERR_DATA, "refuses the conversation: no 1");
     check_error("{{ [].append(1) }}", NULL, TG_ERR_DATA, "a template may not use 'append'");
     check_error("{{ 9223372036854775807 + 1 }}", NULL, TG_ERR_DATA, "more than 64 bits");
+    check_error("{% macro f(a) %}{% endmacro %}{{ f(1, a=2) }}", NULL, TG_ERR_DATA, "'f' is given parameter 'a' twice");
+    check_error("{% macro f(a) %}{% endmacro %}{{ f(b=2) }}", NULL, TG_ERR_DATA, "'f' has no parameter 'b'");
     check_error("x", "[1]", TG_ERR_FORMAT, "found a JSON array, expected an object");
     check_error("x", "{", TG_ERR_FORMAT, "not JSON");
     check_error("\xff", NULL, TG_ERR_FORMAT, "is not UTF-8 at offset 0");

@@ -71,17 +71,25 @@ static void bind_parameters(tpl_run *r, const tpl_macro *m, tpl_call *c, int64_t
     }
 }
 
-static bool has_parameter(const tpl_macro *m, const char *name) {
+static bool has_parameter(const tpl_macro *m, const tpl_text *name) {
     for (const tpl_node *p = m->node->second; p; p = p->next)
-        if (tg_tpl_is(p->name, name)) return true;
+        if (tg_tpl_same_text(p->name, name)) return true;
     return false;
+}
+
+/* Fails for a named argument that is left: the macro has no such parameter, or an argument before has its value. */
+_Noreturn static void refuse_named(tpl_run *r, const tpl_macro *m, const tpl_text *name) {
+    tg_tpl_fail(r, TG_ERR_DATA,
+                has_parameter(m, name) ? "macro '%.*s' is given parameter '%.*s' twice"
+                                       : "macro '%.*s' has no parameter '%.*s'",
+                (int)m->name->n, m->name->bytes, (int)name->n, name->bytes);
 }
 
 /* Sets caller, kwargs and varargs if the macro uses them, and refuses arguments that are left. */
 static void bind_rest(tpl_run *r, const tpl_macro *m, tpl_call *c, int64_t taken) {
     int uses = m->node->op;
-    if (uses & TPL_USES_CALLER && !has_parameter(m, "caller")) {
-        tpl_text *word = tg_tpl_string(r, "caller").text;
+    tpl_text *word = tg_tpl_string(r, "caller").text;
+    if (uses & TPL_USES_CALLER && !has_parameter(m, word)) {
         tpl_value caller = take_named(&c->named, word);
         set_word(r, "caller", caller.kind == TPL_ABSENT ? tg_tpl_undefined(TPL_NO_NAME, word) : caller);
     }
@@ -91,8 +99,7 @@ static void bind_rest(tpl_run *r, const tpl_macro *m, tpl_call *c, int64_t taken
     if (uses & TPL_USES_KWARGS)
         set_word(r, "kwargs", named);
     else if (c->named.n)
-        tg_tpl_fail(r, TG_ERR_DATA, "macro '%.*s' has no parameter '%.*s'", (int)m->name->n, m->name->bytes,
-                    (int)c->named.pairs[0].key.text->n, c->named.pairs[0].key.text->bytes);
+        refuse_named(r, m, c->named.pairs[0].key.text);
     if (uses & TPL_USES_VARARGS)
         set_word(r, "varargs", rest);
     else if (rest.list->n)
