@@ -115,7 +115,7 @@ START_TEST(filters_and_tests_work_on_messages) {
          {"{{ 42|round }} {{ true|round }} {{ 3.7|round }} {{ 3|round(0, 'ceil') }}", NULL, "42 1 4.0 3.0"},
          {"{{ 1250|round(-2) }} {{ 1350|round(-2) }} {{ (-1250)|round(-2) }}", NULL, "1200 1400 -1200"},
          {"{{ (-0.4)|round(0, 'ceil') }} {{ (-0.4)|round }}", NULL, "0.0 -0.0"},
-         {"{{ 15|round(-1) }} {{ 7|round(-30) }}", NULL, "20 0"},
+         {"{{ 15|round(-1) }} {{ 7|round(-30) }}", NULL, "20 0"}, {"{{ 'x' % range(3) }}{{ 'x' % [1] }}", NULL, "xx"},
          {"{{ [1, 2, 3]|batch(0)|list }} {{ []|batch(0)|list }}", NULL, "[[], [1, 2, 3]] []"},
          {"{{ [1, 2, 3]|batch(2, 9)|list }} {{ [1, 2, 3]|batch(-1)|list }}", NULL, "[[1, 2], [3, 9]] [[1, 2, 3]]"},
          {"{{ {}[[]] is defined }} {{ {}[([],)] is defined }} {{ {(1, (2,)): 3}[(1, (2,))] }}", NULL, "False False 3"},
@@ -164,6 +164,11 @@ START_TEST(errors_name_line_and_column) {
     check_error("{{ 9223372036854775807 + 1 }}", NULL, TG_ERR_DATA, "more than 64 bits");
     check_error("{% macro f(a) %}{% endmacro %}{{ f(1, a=2) }}", NULL, TG_ERR_DATA, "'f' is given parameter 'a' twice");
     check_error("{% macro f(a) %}{% endmacro %}{{ f(b=2) }}", NULL, TG_ERR_DATA, "'f' has no parameter 'b'");
+    check_error("{{ '%.*f' % ('x', 1) }}", NULL, TG_ERR_DATA,
+                "the precision of a format is a str, expected an integer");
+    check_error("{{ '%.20000f' % 1 }}", NULL, TG_ERR_DATA, "the precision of a format is at most 10000");
+    check_error("{{ '%f' % 'x' }}", NULL, TG_ERR_DATA, "is a str, expected a number");
+    check_error("{{ 'x'|round }}", NULL, TG_ERR_DATA, "the operand of 'round' is a str, expected a number");
     check_error("x", "[1]", TG_ERR_FORMAT, "found a JSON array, expected an object");
     check_error("x", "{", TG_ERR_FORMAT, "not JSON");
     check_error("\xff", NULL, TG_ERR_FORMAT, "is not UTF-8 at offset 0");

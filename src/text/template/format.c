@@ -44,15 +44,16 @@ static tpl_value named_argument(formatter *f) {
     return p->value;
 }
 
-static int64_t read_number(formatter *f) {
+/* Reads a width or a precision, which `what` names. */
+static int64_t read_number(formatter *f, const char *what) {
     int64_t v = 0;
     bool given = peek(f) == '*';
     if (given) {
         f->at++;
-        v = tg_tpl_to_int(f->r, next_argument(f), "the width of a format");
+        v = tg_tpl_to_int(f->r, next_argument(f), what);
     }
     for (; !given && peek(f) >= '0' && peek(f) <= '9' && v <= WIDEST; f->at++) v = v * 10 + (peek(f) - '0');
-    if (v > WIDEST || v < -WIDEST) tg_tpl_fail(f->r, TG_ERR_DATA, "'%%' of strings: a width is at most %d", WIDEST);
+    if (v > WIDEST || v < -WIDEST) tg_tpl_fail(f->r, TG_ERR_DATA, "'%%' of strings: %s is at most %d", what, WIDEST);
     return v;
 }
 
@@ -73,11 +74,11 @@ static conversion read_conversion(formatter *f) {
         else
             break;
     }
-    k.width = read_number(f);
+    k.width = read_number(f, "the width of a format");
     if (k.width < 0) k.left = true, k.width = -k.width;
     if (peek(f) == '.') {
         f->at++;
-        k.precision = read_number(f);
+        k.precision = read_number(f, "the precision of a format");
         if (k.precision < 0) k.precision = 0;
     }
     while (peek(f) == 'h' || peek(f) == 'l' || peek(f) == 'L') f->at++;
@@ -219,8 +220,9 @@ tpl_value tg_tpl_format(tpl_run *r, const tpl_text *format, tpl_value of) {
         f.at += n + (percent != NULL);
         if (percent) put_one(&f);
     }
-    bool one = of.kind != TPL_TUPLE && of.kind != TPL_DICT && of.kind != TPL_LIST && of.kind != TPL_UNDEFINED;
-    bool left = of.kind == TPL_TUPLE ? f.taken < of.list->n : one && !f.taken;
+    /* As in Python, these need not be used: %(name) might take items of them. */
+    bool many = of.kind == TPL_DICT || of.kind == TPL_LIST || of.kind == TPL_RANGE || of.kind == TPL_UNDEFINED;
+    bool left = of.kind == TPL_TUPLE ? f.taken < of.list->n : !many && !f.taken;
     if (left) tg_tpl_fail(r, TG_ERR_DATA, "'%%' of strings: not all arguments are used");
     return tg_tpl_take(r, &f.out);
 }

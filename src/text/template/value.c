@@ -169,5 +169,8 @@ int64_t tg_tpl_to_int(tpl_run *r, tpl_value v, const char *what) {
 }
 
 double tg_tpl_to_real(tpl_run *r, tpl_value v, const char *what) {
-    return v.kind == TPL_REAL ? v.real : (double)tg_tpl_to_int(r, v, what);
+    if (v.kind == TPL_REAL) return v.real;
+    if (tg_tpl_is_number(v)) return (double)tg_tpl_to_int(r, v, what);
+    tg_tpl_require(r, v);
+    tg_tpl_fail(r, TG_ERR_DATA, "%s is a %s, expected a number", what, tg_tpl_type_name(v));
 }

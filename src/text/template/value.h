@@ -122,7 +122,7 @@ bool tg_tpl_is_number(tpl_value v); /* booleans are numbers */
 bool tg_tpl_has_items(tpl_value v); /* .list is set */
 /* Returns the integer of an integer or boolean. Fails if it is something else, which `what` names. */
 int64_t tg_tpl_to_int(tpl_run *r, tpl_value v, const char *what);
-double tg_tpl_to_real(tpl_run *r, tpl_value v, const char *what);
+double tg_tpl_to_real(tpl_run *r, tpl_value v, const char *what); /* likewise, of any number */
 bool tg_tpl_truth(tpl_run *r, tpl_value v);
 bool tg_tpl_equal(tpl_run *r, tpl_value a, tpl_value b);
 /* Returns -1, 0 or 1: the order of two numbers, texts, lists or tuples; 2 if a number is NaN. Fails for other values;
