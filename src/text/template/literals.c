@@ -119,16 +119,18 @@ bool tg_tpl_parse_real(tpl_run *r, const tpl_text *text, double *out) {
     else if (is_word(s, n, "nan"))
         v = NAN;
     else {
-        /* Python also takes ".5" and "5.": the missing digits are zeros. */
+        /* Python also takes ".5", "5." and "5.e1": the missing digits are zeros. */
         tpl_buffer b = {0};
         const char *dot = n ? memchr(s, '.', n) : NULL;
         size_t head = dot ? (size_t)(dot - s) : 0;
+        char after = dot && head + 1 < n ? dot[1] : 'e';
+        if (dot && head == 0 && !is_digit(after)) return false;
         if (dot && head == 0) tg_tpl_put(r, &b, "0", 1);
         tg_tpl_put(r, &b, s, dot ? head + 1 : n);
-        if (dot && (head + 1 == n || !is_digit(dot[1]))) tg_tpl_put(r, &b, "0", 1);
+        if (dot && (after | 32) == 'e') tg_tpl_put(r, &b, "0", 1);
         if (dot) tg_tpl_put(r, &b, dot + 1, n - head - 1);
-        bool bare = n == 1 && dot, whole = b.n && digits(b.bytes, b.n, 10) == b.n;
-        if (bare || !b.n || (!whole && real_length(b.bytes, b.n) != b.n) || !is_digit(b.bytes[0])) return false;
+        bool whole = b.n && digits(b.bytes, b.n, 10) == b.n;
+        if (!b.n || (!whole && real_length(b.bytes, b.n) != b.n) || !is_digit(b.bytes[0])) return false;
         v = real_value(r, b.bytes, b.n);
     }
     *out = negative ? -v : v;
