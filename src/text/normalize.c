@@ -72,7 +72,7 @@ static void replace_bytes(tg_head *h, size_t end, size_t n) {
 static bool add_replaced(tg_encoder *e, const tg_normal_step *s, tg_span text, size_t *head, tg_growing *out) {
     size_t done = 0, from = 0, begin, end;
     int found = 0;
-    tg_head h = {.before = *head, .goes_on = true};
+    tg_head h = {.before = *head, .goes_on = *head > 0};
     while (from <= text.n && (found = find_next(e, s, text, from, &begin, &end)) > 0) {
         from = end > begin ? end : end < text.n ? end + tg_char_length(text.at[end]) : text.n + 1;
         if (begin == end && begin == done && done > 0) continue;
