@@ -15,10 +15,13 @@ static int32_t child_of(tg_trie *t, int32_t node, unsigned char byte) {
     return made;
 }
 
-static void trie_add(tg_trie *t, tg_span text, int32_t token) {
+/* Adds a token. Of tokens that have become one text in the normalizer the first counts; of one token that is in the
+ * file several times, the last. */
+static void trie_add(tg_trie *t, tg_span text, const tg_added_token *tokens, int32_t token) {
     int32_t node = 0;
     for (size_t i = 0; i < text.n; i++) node = child_of(t, node, (unsigned char)text.at[i]);
-    t->nodes[node].token = token;
+    int32_t *there = &t->nodes[node].token;
+    if (*there < 0 || tokens[*there].id == tokens[token].id) *there = token;
     t->first[(unsigned char)text.at[0]] = child_of(t, 0, (unsigned char)text.at[0]);
 }
 
@@ -32,9 +35,11 @@ static tg_status trie_open(tg_tokenizer *k, tg_trie *t, bool normalized) {
     if (!t->nodes) return TG_ERR_MEMORY;
     t->nodes[0].token = -1;
     t->count = 1;
-    for (int32_t i = 0; i < k->added.count; i++) {
-        const tg_added_token *token = k->added.tokens + i;
-        if (token->normalized == normalized && sought(token).n) trie_add(t, sought(token), i);
+    for (int32_t i = 0; i < 2 * k->added.count; i++) { /* special tokens first, as in the library tokenizers */
+        int32_t number = i % k->added.count;
+        const tg_added_token *token = k->added.tokens + number;
+        if (token->special == (i < k->added.count) && token->normalized == normalized && sought(token).n)
+            trie_add(t, sought(token), k->added.tokens, number);
     }
     return TG_OK;
 }

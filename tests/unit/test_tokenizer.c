@@ -298,6 +298,36 @@ START_TEST(an_empty_match_after_a_match_is_not_replaced) {
 }
 END_TEST
 
+#define FIRST_ONLY "{\"type\": \"Metaspace\", \"prepend_scheme\": \"first\", \"split\": false}"
+
+START_TEST(an_empty_match_does_not_begin_the_text_again) {
+    if (!tg_plugin_is_here("text")) return;
+    workplace w = workplace_new(NULL);
+    tg_tokenizer *k = load(&w, FILE_OF(MODEL, ADDED, REPLACE_RUNS, FIRST_ONLY, "null", "null"));
+    ENCODES(k, "b</s>b", "9 12 16 2 12 16");
+    tg_tokenizer_free(k);
+    workplace_free(&w);
+}
+END_TEST
+
+#define A_IS_B "{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"b\"}"
+#define SOUGHT(content, special)                                                                                       \
+    "{\"id\": 0, \"content\": \"" content "\", \"normalized\": true, \"special\": " special "}"
+
+START_TEST(of_tokens_that_are_normalized_to_one_text_the_first_is_found) {
+    workplace w = workplace_new(NULL);
+    tg_tokenizer *k = load(
+        &w, FILE_OF(MODEL, "[" SOUGHT("aa", "false") ", " SOUGHT("ab", "false") "]", A_IS_B, "null", "null", "null"));
+    ENCODES(k, "aacbb", "17 12 17");
+    tg_tokenizer_free(k);
+    k = load(&w,
+             FILE_OF(MODEL, "[" SOUGHT("aa", "false") ", " SOUGHT("ab", "true") "]", A_IS_B, "null", "null", "null"));
+    ENCODES(k, "aacbb", "14 12 14");
+    tg_tokenizer_free(k);
+    workplace_free(&w);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         merges_have_an_order,
@@ -312,6 +342,8 @@ int main(void) {
         words_are_cut_by_the_pattern,
         expressions_mean_what_they_mean_in_oniguruma,
         an_empty_match_after_a_match_is_not_replaced,
+        an_empty_match_does_not_begin_the_text_again,
+        of_tokens_that_are_normalized_to_one_text_the_first_is_found,
         white_space_around_tokens_is_taken_once,
         characters_around_a_dropped_one_are_merged,
     };
