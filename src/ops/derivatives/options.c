@@ -5,7 +5,7 @@
 
 static const tg_field grad_fields[] = {
     TG_FIELD_OF(tg_grad_opts, seeds, POINTER, "tg_tensor*",
-                "One gradient for each root, with which backward starts; NULL: 1."),
+                "One gradient for each root, with which backward starts; NULL: the default seeds."),
     TG_FIELD(tg_grad_opts, retain, BOOL, "Keeps the saved tensors, so that backward can run again."),
     TG_FIELD(tg_grad_opts, create_graph, BOOL,
              "Records how the gradients are computed, so that they can be differentiated again."),
