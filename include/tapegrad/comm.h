@@ -66,8 +66,8 @@ TG_API tg_axis tg_comm_axis(const tg_comm *c); /* Returns the axis given to tg_c
  * nothing. For a grid use tg_parallel_recover.
  *
  * Fails with TG_ERR_UNSUPPORTED if the transport cannot recover (for NCCL see nccl.h), and with TG_ERR_ABORTED if this
- * rank calls it so late that the others have recovered without it, or if c itself has ended because the communicator
- * that it was split from has recovered. One rank chooses the members of the new group. The call fails with
+ * rank calls it so late that the others have recovered without it, or if c itself has ended because tg_comm_recover was
+ * called on a communicator from which it was split. One rank chooses the members of the new group. The call fails with
  * TG_ERR_REMOTE if that rank ends meanwhile, and with TG_ERR_TIMEOUT if it does not send its choice within two
  * deadlines. After any of these errors the caller must create (or split) a new communicator. */
 TG_API tg_status tg_comm_recover(tg_comm *c);
