@@ -14,8 +14,11 @@ static const uint64_t MAGIC = 0x6e67657267706174;
 
 /* Returns a digest of the struct sizes: programs of different versions must not share a region. */
 static uint64_t layout(void) {
-    return sizeof(tg_region) ^ sizeof(tg_rank_slot) << 12 ^ sizeof(tg_group) << 32 ^ sizeof(tg_slot) << 44 ^
-           sizeof(tg_post) << 52;
+    const size_t sizes[] = {sizeof(tg_region), sizeof(tg_rank_slot), sizeof(tg_group),       sizeof(tg_member),
+                            sizeof(tg_slot),   sizeof(tg_post),      sizeof(tg_message_slot)};
+    uint64_t digest = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) digest = digest * 65599 + sizes[i];
+    return digest;
 }
 
 static size_t rank_slots_bytes(int n) { return sizeof(tg_region) + (size_t)n * sizeof(tg_rank_slot); }
