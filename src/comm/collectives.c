@@ -58,6 +58,7 @@ tg_work *tg_comm_recv(tg_comm *c, tg_tensor *dst, int from) {
 /* Opens or closes a batch of sends and receives. who: the public function, for errors. */
 static tg_status set_batch(tg_comm *c, bool open, const char *who) {
     if (!tg_comm_ok(c)) return c ? tg_ctx_status(c->ctx) : TG_ERR_ARGUMENT;
+    TG_TRY(tg_comm_check_ended(c, who));
     if (c->batch == open)
         return tg_fail(c->ctx, TG_ERR_STATE, "%s: %s", who,
                        open ? "a batch is open already; call tg_comm_batch_close first"

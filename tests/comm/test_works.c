@@ -489,6 +489,8 @@ START_TEST(calls_out_of_place_are_refused) {
     tg_ctx_clear(ctx);
     ck_assert(!tg_comm_split(group, 0, 0, "x", TG_TP)->ops && tg_ctx_status(ctx) == TG_ERR_ABORTED);
     tg_ctx_clear(ctx);
+    ck_assert_int_eq(tg_comm_batch_open(group), TG_ERR_ABORTED);
+    tg_ctx_clear(ctx);
     tg_comm_free(group);
     tg_comm_free(world);
     ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
