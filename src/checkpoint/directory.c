@@ -122,7 +122,8 @@ static tg_status take_lock(tg_checkpoints *c, const char *path) {
         return tg_fail(c->ctx, TG_ERR_STATE,
                        "'%s' was removed by another process while this one locked it; open the directory again", path);
     if (errno != EWOULDBLOCK) return tg_file_fail(c->ctx, "lock", path, -1);
-    return tg_fail(c->ctx, TG_ERR_STATE, "'%s' is in use by another run, which holds the lock on '%s'", c->dir, path);
+    return tg_fail(c->ctx, TG_ERR_STATE, "'%s' is in use by another run, or open already in this one: '%s' is locked",
+                   c->dir, path);
 }
 
 static tg_status open_directory(tg_checkpoints *c) {

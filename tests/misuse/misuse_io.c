@@ -271,7 +271,8 @@ static void checkpoints(misuse_world *b) {
     GIVES(tg_checkpoints_open, IO, "no/such", !tg_checkpoints_open(b->ctx, at(b, "no/such")));
     GIVES(tg_checkpoints_open, IO, "text", !tg_checkpoints_open(b->ctx, at(b, "text")));
     tg_checkpoints *c = tg_checkpoints_open(b->ctx, dir);
-    GIVES(tg_checkpoints_open, STATE, "in use by another run", !tg_checkpoints_open(b->ctx, dir));
+    GIVES(tg_checkpoints_open, STATE, "in use by another run, or open already in this one",
+          !tg_checkpoints_open(b->ctx, dir));
     QUIET(tg_checkpoints_close, (tg_checkpoints_close(NULL), true));
     QUIET(tg_checkpoints_newest, tg_checkpoints_newest(NULL) == -1 && tg_checkpoints_newest(c) == -1);
     QUIET(tg_checkpoints_path, tg_checkpoints_path(NULL, 1, buf, sizeof buf) == 0);
