@@ -167,7 +167,7 @@ static void stop_workers(tg_pool *p, int started) {
     pthread_mutex_destroy(&p->lock);
 }
 
-tg_pool *tg_pool_new(tg_ctx *ctx, int threads) {
+tg_pool *tg_pool_new(tg_ctx *ctx, int threads, const char *who) {
     size_t bytes = sizeof(tg_pool) + (size_t)(threads - 1) * sizeof(worker);
     tg_pool *p = tg_host_alloc(ctx, bytes);
     if (!p) return NULL;
@@ -182,8 +182,8 @@ tg_pool *tg_pool_new(tg_ctx *ctx, int threads) {
         p->workers[i] = (worker){.pool = p, .index = i + 1};
         int error = tg_system_thread(&p->workers[i].thread, work, &p->workers[i]);
         if (!error) continue;
-        tg_fail(ctx, TG_ERR_MEMORY, "tg_ctx_new: cannot start thread %d of %d: %s; ask for fewer threads", i + 2,
-                threads, strerror(error));
+        tg_fail(ctx, TG_ERR_MEMORY, "%s: cannot start thread %d of %d: %s; ask for fewer threads", who, i + 2, threads,
+                strerror(error));
         stop_workers(p, i);
         tg_host_free(ctx, p, bytes);
         return NULL;

@@ -8,9 +8,9 @@
 
 typedef struct tg_pool tg_pool;
 
-/* Makes a pool whose memory comes from ctx. `threads`, at least 1, includes the caller's thread. Returns NULL after
- * recording the error. */
-tg_pool *tg_pool_new(tg_ctx *ctx, int threads);
+/* Makes a pool whose memory comes from ctx. `threads`, at least 1, includes the caller's thread. who: the public
+ * function, for errors. Returns NULL after recording the error. */
+tg_pool *tg_pool_new(tg_ctx *ctx, int threads, const char *who);
 void tg_pool_free(tg_ctx *ctx, tg_pool *p); /* joins the workers; p may be NULL */
 /* Runs body over 0 .. n - 1. It is a tg_parallel_for_fn whose user is the pool. Each thread takes one contiguous part;
  * the sizes of the parts differ by at most one. */

@@ -1,6 +1,7 @@
 /* Contexts: creation from a config, and release. A context is the state of one rank. It owns the tensors, tapes, works
  * and captured steps that are made on it; the program frees other objects, such as modules, before it. */
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/debug_lines.h"
@@ -62,7 +63,7 @@ static void heap_host_free(void *user, void *p, size_t bytes) { tg_host_free(use
 
 /* ---- Threads ---- */
 
-static tg_status start_threads(tg_ctx *ctx, const tg_config *config) {
+static tg_status start_threads(tg_ctx *ctx, const tg_config *config, const char *who) {
     ctx->run.threads = config->threads == TG_AUTO ? tg_system_cores() : config->threads;
     if (config->parallel_for) {
         ctx->run.parallel_for = config->parallel_for;
@@ -70,7 +71,7 @@ static tg_status start_threads(tg_ctx *ctx, const tg_config *config) {
         return TG_OK;
     }
     if (ctx->run.threads == 1) return TG_OK;
-    ctx->run.pool = tg_pool_new(ctx, ctx->run.threads);
+    ctx->run.pool = tg_pool_new(ctx, ctx->run.threads, who);
     if (!ctx->run.pool) return ctx->run.status;
     ctx->run.parallel_for = tg_pool_run;
     ctx->run.parallel_user = ctx->run.pool;
@@ -134,50 +135,50 @@ static tg_status choose_device(tg_ctx *ctx, const tg_device_ops *ops, const tg_c
     return TG_OK;
 }
 
-static tg_status choose_isa(tg_ctx *ctx, const tg_config *config) {
+static tg_status choose_isa(tg_ctx *ctx, const tg_config *config, const char *who) {
     tg_cpu_level_t best = tg_cpu_detect();
     ctx->run.cpu_level = best;
     if (!config->isa) return TG_OK;
     for (int l = 0; l < TG_CPU_LEVELS; l++) {
         if (strcmp(config->isa, tg_cpu_level_name(l)) != 0) continue;
         if (l > (int)best)
-            return tg_fail(ctx, TG_ERR_UNSUPPORTED, "tg_ctx_new: this CPU cannot run isa \"%s\"; its best is \"%s\"",
+            return tg_fail(ctx, TG_ERR_UNSUPPORTED, "%s: this CPU cannot run isa \"%s\"; its best is \"%s\"", who,
                            config->isa, tg_cpu_level_name(best));
         ctx->run.cpu_level = l;
         return TG_OK;
     }
     return tg_fail(ctx, TG_ERR_ARGUMENT,
-                   "tg_ctx_new: isa \"%s\" is unknown; expected portable, avx2, avx512, avx512_bf16 or amx",
-                   config->isa);
+                   "%s: isa \"%s\" is unknown; expected portable, avx2, avx512, avx512_bf16 or amx", who, config->isa);
 }
 
-static tg_status check_config(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
+static tg_status check_config(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config, const char *who) {
+    char files[64];
     if (ops && config->device)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "tg_ctx_new_on: config->device is \"%s\", but ops already selects the device; leave it NULL",
                        config->device);
     if (config->threads != TG_AUTO && (config->threads < 1 || config->threads > 1024))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: threads is %d, expected 1 to 1024, or TG_AUTO for all cores",
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: threads is %d, expected 1 to 1024, or TG_AUTO for all cores", who,
                        config->threads);
     if (config->dtype && !tg_is_float(config->dtype))
-        return tg_fail(ctx, TG_ERR_DTYPE, "tg_ctx_new: dtype %s, expected a float", tg_dtype_name(config->dtype));
+        return tg_fail(ctx, TG_ERR_DTYPE, "%s: dtype %s, expected a float", who, tg_dtype_name(config->dtype));
     if (config->memory != TG_NONE && config->memory < 1)
-        return tg_fail(ctx, TG_ERR_ARGUMENT,
-                       "tg_ctx_new: memory is %lld bytes, expected 1 or more, or TG_NONE for no limit",
-                       (long long)config->memory);
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: memory is %lld bytes, expected 1 or more, or TG_NONE for no limit",
+                       who, (long long)config->memory);
     if (!(config->deadline > 0))
-        return tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: deadline is %g seconds, expected a number above 0",
+        return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: deadline is %g seconds, expected a number above 0", who,
                        config->deadline);
-    if (config->files)
-        TG_TRY(tg_table_check(ctx, config->files->size, sizeof *config->files, "tg_ctx_new: the file table"));
-    return TG_OK;
+    if (!config->files) return TG_OK;
+    snprintf(files, sizeof files, "%s: the file table", who);
+    return tg_table_check(ctx, config->files->size, sizeof *config->files, files);
 }
 
-/* Applies the config: checks it, sets the fields of the context, starts its threads, and opens its device and heap. */
-static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config) {
-    TG_TRY(check_config(ctx, ops, config));
+/* Applies the config: checks it, sets the fields of the context, starts its threads, and opens its device and heap.
+ * who: the public function, for errors. */
+static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_config *config, const char *who) {
+    TG_TRY(check_config(ctx, ops, config, who));
     TG_TRY(choose_device(ctx, ops, config));
-    TG_TRY(choose_isa(ctx, config));
+    TG_TRY(choose_isa(ctx, config, who));
     ctx->dtype = config->dtype ? config->dtype : TG_F32;
     ctx->check = config->check;
     ctx->run.memory_limit = config->memory == TG_NONE ? 0 : config->memory;
@@ -187,20 +188,22 @@ static tg_status configure(tg_ctx *ctx, const tg_device_ops *ops, const tg_confi
     ctx->log_user = config->log_user;
     ctx->files = config->files;
     ctx->run.deadline = config->deadline;
-    TG_TRY(start_threads(ctx, config));
+    TG_TRY(start_threads(ctx, config, who));
     TG_TRY(ctx->run.ops->open(ctx, &ctx->run.device_state));
     tg_heap_source source = {.segment = heap_segment, .segment_free = heap_segment_free, .host = heap_host,
                              .host_free = heap_host_free, .user = ctx, .on_host = ctx->host};
     ctx->run.heap = tg_heap_new(&source);
     if (ctx->run.heap) return TG_OK;
     ctx->run.ops->close(ctx, ctx->run.device_state);
-    return tg_fail(ctx, TG_ERR_MEMORY, "tg_ctx_new: out of memory for the allocator");
+    return tg_fail(ctx, TG_ERR_MEMORY, "%s: out of memory for the allocator", who);
 }
 
 /* Allocates a context and configures it. `refused`, if not NULL, is an error of the call. The config's allocator is
  * read first, so that every error of the call or the config can be recorded in a context. */
-static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, const char *refused) {
+static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, const char *refused, const char *who) {
     tg_config config;
+    char the_config[64];
+    snprintf(the_config, sizeof the_config, "%s: the config", who);
     tg_options_complete(&config, &tg_config_struct, given);
     tg_allocator a = config.allocator;
     bool partial = !a.alloc != !a.free;
@@ -216,20 +219,20 @@ static tg_ctx *open_context(const tg_device_ops *ops, const tg_config *given, co
     atomic_init(&ctx->settling, true);
     ctx->run.heartbeat = &ctx->run.own_heartbeat;
     if (refused)
-        tg_fail(ctx, TG_ERR_ARGUMENT, "%s", refused);
+        tg_fail(ctx, TG_ERR_ARGUMENT, "%s: %s", who, refused);
     else if (partial)
-        tg_fail(ctx, TG_ERR_ARGUMENT, "tg_ctx_new: the allocator needs both alloc and free");
-    else if (!given || tg_size_check(ctx, given->size, sizeof config, "tg_ctx_new: the config") == TG_OK)
-        configure(ctx, ops, &config);
+        tg_fail(ctx, TG_ERR_ARGUMENT, "%s: the allocator needs both alloc and free", who);
+    else if (!given || tg_size_check(ctx, given->size, sizeof config, the_config) == TG_OK)
+        configure(ctx, ops, &config, who);
     ctx->run.dead = ctx->run.status != TG_OK;
     return ctx;
 }
 
 tg_ctx *tg_ctx_new_on(const tg_device_ops *ops, const tg_config *config) {
-    return open_context(ops, config, ops ? NULL : "tg_ctx_new_on: the device table is NULL");
+    return open_context(ops, config, ops ? NULL : "the device table is NULL", "tg_ctx_new_on");
 }
 
-tg_ctx *tg_ctx_new(const tg_config *config) { return open_context(NULL, config, NULL); }
+tg_ctx *tg_ctx_new(const tg_config *config) { return open_context(NULL, config, NULL, "tg_ctx_new"); }
 
 /* ---- Free ---- */
 

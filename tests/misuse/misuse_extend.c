@@ -54,6 +54,9 @@ static void devices(misuse_world *b) {
     QUIET(tg_ctx_new_on, new_on(&later, "this library knows"));
     tg_ctx *named = tg_ctx_new_on(tg_ctx_ops(b->ctx), TG_CONFIG(.device = "cpu", .threads = 1));
     QUIET(tg_ctx_new_on, tg_ctx_status(named) == TG_ERR_ARGUMENT && strstr(tg_ctx_message(named), "leave it NULL"));
+    tg_ctx *threads = tg_ctx_new_on(tg_ctx_ops(b->ctx), TG_CONFIG(.threads = -5));
+    QUIET(tg_ctx_new_on, strstr(tg_ctx_message(threads), "tg_ctx_new_on: threads is -5") != NULL);
+    tg_ctx_free(threads);
     QUIET(tg_parallel_run, runs_alone(named));
     tg_ctx_free(named);
     tg_ctx *none = tg_ctx_new(TG_CONFIG(.allocator = {.alloc = no_memory, .free = frees_nothing}));

@@ -50,7 +50,7 @@ START_TEST(every_index_runs_once_in_the_same_parts) {
     static const int64_t counts[] = {-1, 0, 1, 2, 3, 7, 8, MOST};
     for (int threads = 1; threads <= 8; threads++) {
         tg_ctx *ctx = ctx_new();
-        tg_pool *p = tg_pool_new(ctx, threads);
+        tg_pool *p = tg_pool_new(ctx, threads, "test");
         for (int c = 0; c < TG_LEN(counts); c++) {
             job first = {.pool = p}, again = {.pool = p};
             tg_pool_run(p, counts[c], mark, &first);
@@ -75,7 +75,7 @@ static void add_up(void *arg, int64_t begin, int64_t end) {
 
 START_TEST(rounds_follow_each_other_without_a_lost_write) {
     tg_ctx *ctx = ctx_new();
-    tg_pool *p = tg_pool_new(ctx, 4);
+    tg_pool *p = tg_pool_new(ctx, 4, "test");
     sums s = {{0}};
     for (int round = 0; round < 3000; round++) {
         tg_pool_run(p, 64, add_up, &s);
@@ -91,7 +91,7 @@ END_TEST
 START_TEST(sleeping_workers_wake) {
     for (int threads = 2; threads <= 3; threads++) {
         tg_ctx *ctx = ctx_new();
-        tg_pool *p = tg_pool_new(ctx, threads);
+        tg_pool *p = tg_pool_new(ctx, threads, "test");
         for (int round = 0; round < 20; round++) {
             job j = {.pool = p};
             tg_pool_run(p, MOST, mark, &j);
@@ -111,7 +111,7 @@ static void nap(void *arg, int64_t begin, int64_t end) {
 
 START_TEST(a_slow_worker_is_waited_for) {
     tg_ctx *ctx = ctx_new();
-    tg_pool *p = tg_pool_new(ctx, 2);
+    tg_pool *p = tg_pool_new(ctx, 2, "test");
     struct timespec before, after;
     clock_gettime(CLOCK_MONOTONIC, &before);
     tg_pool_run(p, 2, nap, NULL);
@@ -134,7 +134,7 @@ static void outer(void *arg, int64_t begin, int64_t end) {
 
 START_TEST(a_run_inside_a_body_is_serial) {
     tg_ctx *ctx = ctx_new();
-    job j = {.pool = tg_pool_new(ctx, 3)};
+    job j = {.pool = tg_pool_new(ctx, 3, "test")};
     tg_pool_run(j.pool, 30, outer, &j);
     ck_assert_int_eq(atomic_load(&j.nested), 30);
     tg_pool_free(ctx, j.pool);
@@ -158,7 +158,7 @@ START_TEST(workers_leave_signals_alone) {
     tg_ctx *ctx = ctx_new();
     sigset_t before, after;
     pthread_sigmask(SIG_BLOCK, NULL, &before);
-    job j = {.pool = tg_pool_new(ctx, 3), .lead = pthread_self()};
+    job j = {.pool = tg_pool_new(ctx, 3, "test"), .lead = pthread_self()};
     pthread_sigmask(SIG_BLOCK, NULL, &after);
     tg_pool_run(j.pool, 3, look_around, &j);
     ck_assert_int_eq(atomic_load(&j.elsewhere), 2);
@@ -190,7 +190,7 @@ static bool child_runs_serially(tg_ctx *ctx, tg_pool *p) {
 
 START_TEST(a_forked_child_runs_serially) {
     tg_ctx *ctx = ctx_new();
-    tg_pool *p = tg_pool_new(ctx, 3);
+    tg_pool *p = tg_pool_new(ctx, 3, "test");
     job j = {.pool = p};
     tg_pool_run(p, MOST, mark, &j);
     ck_assert(in_child(child_runs_serially, ctx, p));
@@ -204,7 +204,7 @@ END_TEST
 static bool no_thread_to_be_had(tg_ctx *ctx, tg_pool *unused) {
     (void)unused;
     setrlimit(RLIMIT_AS, &(struct rlimit){.rlim_cur = 1 << 20, .rlim_max = 1 << 20});
-    return !tg_pool_new(ctx, 64) && tg_ctx_status(ctx) == TG_ERR_MEMORY && strstr(tg_ctx_message(ctx), "of 64");
+    return !tg_pool_new(ctx, 64, "test") && tg_ctx_status(ctx) == TG_ERR_MEMORY && strstr(tg_ctx_message(ctx), "of 64");
 }
 
 /* Sanitizers and valgrind need address space. */
