@@ -123,9 +123,11 @@ TG_API tg_status tg_shards_add_module(tg_shards *s, const char *prefix, tg_modul
  * i: tensors that are added with one key and different indices are slices of one larger tensor.
  *
  * Pushes nest, up to 4 (TG_ERR_STATE). A tensor and the dims in front of it have at most TG_MAX_DIMS dims together
- * (TG_ERR_SHAPE). A pop without a push fails with TG_ERR_STATE. Tensors of one key must have the same dtype and global
- * shape (TG_ERR_SHAPE), and the same dims in front (TG_ERR_STATE). Different pipeline stages may add different indices.
- * The state tensors of an optimizer get the same dims in front as their parameter. */
+ * (TG_ERR_SHAPE). A pop without a push, and one in `shards` of a module of a dim that was pushed before, fail with
+ * TG_ERR_STATE. Tensors of one key must have the same dtype and global shape (TG_ERR_SHAPE), and the same dims in front
+ * (TG_ERR_STATE). Different pipeline stages may add different indices. The state tensors of an optimizer get the same
+ * dims in front as their parameter. A tensor that is added under several keys must have the same dims and indices in
+ * front under each (TG_ERR_STATE). */
 TG_API tg_status tg_shards_push(tg_shards *s, const char *name, int64_t n, int64_t i);
 TG_API tg_status tg_shards_pop(tg_shards *s);
 /* Adds the state tensors of an optimizer under "<prefix>.<key of the parameter>.<name of the state>", its number of

@@ -101,6 +101,25 @@ static tg_status check_new(const tg_shards *s, const tg_shard_item *i, const cha
                    tg_count(i->like->ndim, "dim").text, i->front.n, TG_MAX_DIMS);
 }
 
+static bool is_same_front(const tg_shard_front *a, const tg_shard_front *b) {
+    size_t bytes = (size_t)a->n * sizeof *a->size;
+    return a->n == b->n && !memcmp(a->size, b->size, bytes) && !memcmp(a->at, b->at, bytes);
+}
+
+/* Gives an item the padding rows and the dims in front of an earlier item e whose elements are placed alike. Fails if i
+ * is the tensor itself, rather than its state, and now has other dims in front. */
+static tg_status follow(const tg_shards *s, tg_shard_item *i, const tg_shard_item *e, const char *who) {
+    bool itself = i->x == i->like || i->x == i->leaf.tensor;
+    if (itself && !is_same_front(&e->front, &s->front))
+        return tg_fail(s->ctx, TG_ERR_STATE,
+                       "%s: '%.128s' has other dims in front (tg_shards_push) than '%.128s', which is the same tensor "
+                       "or its state; add both with the same dims in front",
+                       who, i->key, e->key);
+    i->rows = e->rows;
+    i->front = e->front;
+    return TG_OK;
+}
+
 /* Adds item i, whose key, x and like are set, and whose range if it has one. The caller has checked x and like. */
 static tg_status add(tg_shards *s, tg_shard_item i, const char *who) {
     TG_TRY(tg_shards_check_key(s, i.key, who));
@@ -113,11 +132,8 @@ static tg_status add(tg_shards *s, tg_shard_item i, const char *who) {
     i.like_ref = tg_ref_of(i.like);
     i.rows = TG_NONE;
     i.front = s->front;
-    for (int k = 0; k < s->n; k++) {
-        if (s->item[k].like != i.like) continue;
-        i.rows = s->item[k].rows;
-        i.front = s->item[k].front;
-    }
+    for (int k = 0; k < s->n; k++)
+        if (s->item[k].like == i.like) TG_TRY(follow(s, &i, &s->item[k], who));
     TG_TRY(check_new(s, &i, who));
     if (!(i.key = tg_host_strdup(s->ctx, i.key))) return s->ctx->run.status;
     s->item[s->n++] = i;

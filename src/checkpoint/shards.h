@@ -53,6 +53,7 @@ struct tg_shards {
     char prefix[TG_SHARDS_KEY]; /* of the next keys: names of open tg_shards_push and of modules that add their state */
     tg_shard_front front;       /* of the next tensors: the dims and the place that the open tg_shards_push give */
     size_t pushed[TG_SHARD_FRONTS]; /* length of the prefix before each push */
+    int outer; /* number of dims in front that were pushed before the running `shards`, which must not pop them */
     int modules, first; /* depth of nested tg_shards_add_module; number of items when the outermost one began */
 };
 

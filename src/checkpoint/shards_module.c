@@ -40,8 +40,9 @@ static void pop(tg_shards *s) {
 
 tg_status tg_shards_pop(tg_shards *s) {
     TG_TRY(enter(s));
-    if (!s->front.n)
-        return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_pop: no dim is in front; call tg_shards_push first");
+    if (s->front.n == s->outer)
+        return tg_fail(s->ctx, TG_ERR_STATE, "tg_shards_pop: %s; call tg_shards_push first",
+                       s->outer ? "the dims in front were pushed outside of this `shards`" : "no dim is in front");
     pop(s);
     return TG_OK;
 }
@@ -73,8 +74,10 @@ static tg_status add_entries(tg_shards *s, const tg_module *m) {
 
 /* Calls the module's own `shards`. */
 static tg_status add_own(tg_shards *s, tg_module *m) {
-    int fronts = s->front.n;
+    int fronts = s->front.n, outer = s->outer;
+    s->outer = fronts;
     tg_status status = m->ops->shards(m, s);
+    s->outer = outer;
     TG_TRY(s->ctx->run.status);
     if (status != TG_OK)
         return tg_fail(s->ctx, TG_ERR_CALLBACK, "%s: `shards` of a \"%s\" failed with %s", call, m->ops->kind,

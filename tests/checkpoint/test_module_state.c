@@ -361,6 +361,11 @@ static tg_status pushes(tg_module *m, tg_shards *s) {
     return tg_shards_push(s, "left", 2, 0);
 }
 
+static tg_status pops(tg_module *m, tg_shards *s) {
+    (void)m;
+    return tg_shards_pop(s);
+}
+
 static tg_status fails(tg_module *m, tg_shards *s) {
     (void)m, (void)s;
     return TG_ERR_DATA;
@@ -369,10 +374,12 @@ static tg_status fails(tg_module *m, tg_shards *s) {
 static tg_status wrong_rules(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     static const tg_module_ops open = {.size = sizeof open, .kind = "open", .shards = pushes},
-                               failing = {.size = sizeof failing, .kind = "failing", .shards = fails};
+                               failing = {.size = sizeof failing, .kind = "failing", .shards = fails},
+                               closing = {.size = sizeof closing, .kind = "closing", .shards = pops};
     tg_parallel *p = tg_parallel_new(world, NULL);
     tg_shards *s = tg_shards_new(p);
-    tg_module *m[] = {tg_module_new(ctx, &open, NULL), tg_module_new(ctx, &failing, NULL)};
+    tg_module *m[] = {tg_module_new(ctx, &open, NULL), tg_module_new(ctx, &failing, NULL),
+                      tg_module_new(ctx, &closing, NULL)};
     tg_tensor *x = tg_zeros(ctx, TG_F64, TG_SHAPE(2)), *y = tg_zeros(ctx, TG_F64, TG_SHAPE(3)),
               *z = tg_zeros(ctx, TG_F64, TG_SHAPE(2));
     REFUSED(ctx, TG_ERR_STATE, "`shards` of a \"open\" left 1 dim in front that were 0 before",
@@ -381,7 +388,9 @@ static tg_status wrong_rules(void *arg, tg_ctx *ctx, tg_comm *world) {
             tg_shards_add_module(s, "m", m[1]));
     REFUSED(ctx, TG_ERR_STATE, "no dim is in front", tg_shards_pop(s)); /* the failed push was undone */
     tg_shards_push(s, "a", 2, 0);
-    tg_shards_add_tensor(s, "x", x);
+    REFUSED(ctx, TG_ERR_STATE, "the dims in front were pushed outside of this `shards`",
+            tg_shards_add_module(s, "m", m[2]));
+    tg_shards_add_tensor(s, "x", x); /* the dim is still in front */
     REFUSED(ctx, TG_ERR_STATE, "the key 'a.x' exists already", tg_shards_add_tensor(s, "x", z));
     tg_shards_pop(s);
     tg_shards_push(s, "a", 2, 1);
@@ -389,11 +398,14 @@ static tg_status wrong_rules(void *arg, tg_ctx *ctx, tg_comm *world) {
     tg_shards_pop(s);
     tg_shards_push(s, "a", 3, 1);
     REFUSED(ctx, TG_ERR_STATE, "exists already", tg_shards_add_tensor(s, "x", z));
+    REFUSED(ctx, TG_ERR_STATE, "'a.y' has other dims in front (tg_shards_push) than 'a.x'",
+            tg_shards_add_tensor(s, "y", x));
     tg_shards_pop(s);
+    REFUSED(ctx, TG_ERR_STATE, "'x' has other dims in front", tg_shards_add_tensor(s, "x", x));
     REFUSED(ctx, TG_ERR_ARGUMENT, "has dims in front", tg_shards_set_rows(s, "a.x", 1));
     EXPECT(ctx, tg_shards_count(s) == 1);
     tg_shards_free(s);
-    for (int i = 0; i < 2; i++) tg_module_free(m[i]);
+    for (int i = 0; i < 3; i++) tg_module_free(m[i]);
     for (int i = 0; i < 3; i++) tg_drop((tg_tensor *[]){x, y, z}[i]);
     tg_parallel_free(p);
     return tg_ctx_status(ctx);
