@@ -73,9 +73,9 @@ static tg_status gather(tg_storage *s, const kept_part *p, tg_tensor *whole) {
 static tg_status restore(void *user, tg_storage *s) {
     kept_part *p = user;
     uint32_t version = s->version;
-    s->extra->restore = NULL;
     int64_t numel = (int64_t)(s->bytes / tg_dtype_size((tg_dtype)p->part->dtype));
-    TG_TRY(tg_storage_bytes_again(s));
+    TG_TRY(tg_storage_bytes_again(s)); /* only now: without memory, a later read can gather the parts */
+    s->extra->restore = NULL;
     tg_tensor *whole = tg_temp_new(s->ctx, (tg_dtype)p->part->dtype, 1, &numel, NULL, tg_storage_ref(s), 0);
     tg_status status = whole ? gather(s, p, whole) : s->ctx->run.status;
     tg_temp_free(whole);

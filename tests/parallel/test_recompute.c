@@ -283,6 +283,37 @@ START_TEST(check_mode_finds_inputs_that_differ) {
 }
 END_TEST
 
+/* A read that finds no memory for the whole input fails, and the next read gathers the parts. */
+static tg_status gathered_later(void *arg, tg_ctx *ctx, tg_comm *c) {
+    (void)arg;
+    enum { LARGE = 8192, LIMIT = 1 << 20 };
+    double v[LARGE];
+    tg_tensor *x = grad_leaf(made(ctx, 1, TG_SHAPE(LARGE))), *out;
+    tg_tape *t = tg_tape_new(ctx);
+    tg_tensor *h = tg_neg(t, x);
+    RUN(tg_recompute(t, tanh_of, NULL, &h, 1, &out, 1, TG_RECOMPUTE(.distribute = c)));
+    EXPECT(ctx, tg_storage_state_of(h) == TG_DISCARDED);
+    tg_memory_info m = TG_MEMORY_INFO();
+    tg_memory_query(ctx, &m);
+    tg_tensor *rest = tg_zeros(ctx, TG_U8, TG_SHAPE(LIMIT - m.live - m.workspace - (int64_t)sizeof v / 2));
+    REFUSED(ctx, TG_ERR_MEMORY, "out of memory", tg_read_f64(h, v, LARGE));
+    tg_drop(rest);
+    RUN(tg_read_f64(h, v, LARGE));
+    for (int i = 0; i < LARGE; i++) EXPECT(ctx, v[i] == -at(1, i));
+    tg_tape_free(t);
+    tg_drop(x);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(an_input_without_memory_is_gathered_later) {
+    char message[1024];
+    const tg_config *config = TG_CONFIG(.threads = 1, .dtype = TG_F64, .deadline = 60, .memory = 1 << 20);
+    tg_status s = run_ranks(2, gathered_later, NULL,
+                            TG_RANKS(.config = config, .message = message, .message_size = sizeof message));
+    ck_assert_msg(s == TG_OK, "%s: %s", tg_status_name(s), message);
+}
+END_TEST
+
 static tg_status steady(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
     double gx[N], gw[4 * COLUMNS];
@@ -306,6 +337,7 @@ int main(void) {
                                   ranks_meet_in_backward_where_only_one_needs_it,
                                   inputs_that_are_kept_whole,
                                   check_mode_finds_inputs_that_differ,
+                                  an_input_without_memory_is_gathered_later,
                                   a_steady_step_allocates_nothing};
     return tg_check_main("recompute", tests, sizeof tests / sizeof *tests);
 }
