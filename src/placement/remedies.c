@@ -73,10 +73,22 @@ static void axis_text(tg_axis axis, char *buf, size_t n) {
     for (; *buf; buf++) *buf = (char)toupper((unsigned char)*buf);
 }
 
-/* Returns the first input that is opaque, or -1. */
+/* Returns whether x was computed, through tensors that vary, from one whose leaf is unknown: because too many tensors
+ * would have to be searched, or because an op that recorded no node has computed the tensor. */
+static bool has_unknown_leaf(const tg_tensor *x, tg_axis axis, int *left) {
+    if (!x || !varies(x, axis)) return false;
+    if (--*left < 0) return true;
+    if (!x->node) return !leaf_of_bytes(x);
+    bool found = false;
+    for (int i = 0; i < x->node->n_in && !found; i++) found = has_unknown_leaf(tg_node_in(x->node)[i], axis, left);
+    return found;
+}
+
+/* Returns the first input that is opaque and may come from a leaf that was not declared, or -1. */
 static int opaque_input(const tg_call *c, tg_axis axis) {
+    int left = MAX_TENSORS;
     for (int i = 0; i < c->n_in; i++)
-        if (c->input[i] && is_opaque(c->input[i], axis)) return i;
+        if (c->input[i] && is_opaque(c->input[i], axis) && has_unknown_leaf(c->input[i], axis, &left)) return i;
     return -1;
 }
 

@@ -149,6 +149,23 @@ START_TEST(a_refusal_names_the_leaf_that_was_not_declared) {
 }
 END_TEST
 
+/* A leaf that the program has declared TG_V gets no such advice, nor does what is computed from it. */
+START_TEST(a_refusal_names_no_leaf_that_was_declared) {
+    groups g = begin();
+    double v[6] = {0};
+    tg_comm *c = tg_parallel_comm(g.p, TG_TP);
+    tg_tensor *x = tg_from_host(g.ctx, TG_F64, TG_SHAPE(2, 3), v);
+    tg_place(g.p, x, TG_TP, TG_V);
+    tg_set_requires_grad(x, true);
+    for (int computed = 0; computed < 2; computed++) {
+        tg_copy_to_tp(g.t, computed ? tg_neg(g.t, x) : x, c);
+        ck_assert_msg(!strstr(tg_ctx_message(g.ctx), "declare the leaf"), "%s", tg_ctx_message(g.ctx));
+        ck_refused(g, TG_ERR_PLACEMENT, "tg_copy_to_tp");
+    }
+    end(&g);
+}
+END_TEST
+
 /* What every rank of dp has the same of, and needs a gradient, next to a layer that the ranks share. */
 START_TEST(a_refusal_names_the_leaf_that_is_I_on_dp) {
     groups g = begin();
@@ -175,6 +192,7 @@ int main(void) {
                                   draws_of_own_seeds_vary,
                                   a_leaf_may_be_placed_alike_again,
                                   a_refusal_names_the_leaf_that_was_not_declared,
+                                  a_refusal_names_no_leaf_that_was_declared,
                                   a_refusal_names_the_leaf_that_is_I_on_dp};
     return tg_check_main("undeclared", tests, sizeof tests / sizeof *tests);
 }
