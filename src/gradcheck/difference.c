@@ -25,9 +25,13 @@ double tg_diff_largest(const double *v, int64_t n) {
 /* Returns an option: `usual` if it is TG_AUTO. */
 static double given_or(double given, double usual) { return given == TG_AUTO ? usual : given; }
 
-/* Returns what is wrong with the size at the start of the caller's options, or NULL. */
-static const char *wrong_size(size_t size) {
-    if (size < sizeof size) return "the options' size is 0; fill them with TG_GRADCHECK, tg_struct_fill or tg_make";
+/* Returns what is wrong with the size at the start of the caller's options, or NULL. The text may be in d. */
+static const char *wrong_size(tg_diff *d, size_t size) {
+    if (size < sizeof size) {
+        snprintf(d->refused, sizeof d->refused,
+                 "the options' size is %zu; fill them with TG_GRADCHECK, tg_struct_fill or tg_make", size);
+        return d->refused;
+    }
     if (size <= sizeof(tg_gradcheck_opts)) return NULL;
     return "the options' size is larger than this library knows; they are of a later version, or their size was not "
            "set";
@@ -35,7 +39,7 @@ static const char *wrong_size(size_t size) {
 
 bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *given, const char **what) {
     tg_gradcheck_opts o;
-    *what = given ? wrong_size(given->size) : NULL;
+    *what = given ? wrong_size(d, given->size) : NULL;
     if (*what) return false;
     tg_options_complete(&o, &tg_gradcheck_opts_struct, given);
     d->name = o.name ? o.name : "function";

@@ -46,6 +46,7 @@ typedef struct tg_diff {
      * an element, or along a direction. expected[k] is NaN if the pair is unsure or at a kink. */
     double *got, *expected;
     int64_t n_significant; /* number of compared pairs in which a value reaches atol */
+    char refused[96];      /* what tg_diff_options says of a wrong size */
     char left_out[640];    /* text that names the first elements that were not compared, and why */
     tg_gradcheck_info *result;
 } tg_diff;
@@ -58,7 +59,8 @@ typedef struct tg_slope {
     double jump;  /* if kink: how much they disagree, if that changes with the step (so it may be no kink); else 0 */
 } tg_slope;
 
-/* Fills d from the options and their defaults (opts may be NULL). Returns false if one is invalid; *what says why. */
+/* Fills d from the options and their defaults (opts may be NULL). Returns false if one is invalid; *what says why,
+ * and is valid as long as d. */
 bool tg_diff_options(tg_diff *d, const tg_gradcheck_opts *opts, const char **what);
 /* Returns how many doubles all arrays of d need together, or -1 if their bytes would overflow. */
 int64_t tg_diff_doubles(const tg_diff *d);

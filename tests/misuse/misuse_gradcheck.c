@@ -46,7 +46,7 @@ static void tensors(misuse_world *b) {
     GIVES(tg_gradcheck, HANDLE, "freed", tg_gradcheck(b->freed, square, NULL, &b->x, 1, 1, NULL, NULL) != TG_OK);
     tg_tape *t = tg_tape_new(b->ctx); /* reuses the memory of the freed tape */
     tg_tensor *p = tg_param_new(b->ctx, "p", TG_F64, TG_SHAPE(2), 1), *none = NULL;
-    tg_gradcheck_opts zero = {0}, later = {.size = sizeof later + 8};
+    tg_gradcheck_opts zero = {0}, five = {.size = 5}, later = {.size = sizeof later + 8};
     FAILS(tg_gradcheck, ARGUMENT, "the tape is NULL", tg_gradcheck(NULL, square, NULL, &p, 1, 1, NULL, NULL));
     CHECK(ARGUMENT, "expected a function", NULL, &p, 1, 1, NULL);
     CHECK(ARGUMENT, "expected a function", square, NULL, 1, 1, NULL);
@@ -67,6 +67,7 @@ static void tensors(misuse_world *b) {
     CHECK(ARGUMENT, "atol and rtol", square, &p, 1, 1, TG_GRADCHECK(.rtol = -2));
     CHECK(ARGUMENT, "projections: expected 0 or more", square, &p, 1, 1, TG_GRADCHECK(.projections = -1));
     CHECK(ARGUMENT, "size is 0", square, &p, 1, 1, &zero);
+    CHECK(ARGUMENT, "size is 5", square, &p, 1, 1, &five);
     CHECK(ARGUMENT, "this library knows", square, &p, 1, 1, &later);
     CHECK(DATA, "the function returned TG_ERR_DATA", refuses, &p, 1, 1, NULL);
     CHECK(ARGUMENT, "the function did not set output", leaves_out, &p, 1, 1, NULL);
