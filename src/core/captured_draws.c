@@ -152,17 +152,26 @@ static tg_status check_no_more(const tg_captured_draws *d) {
                    d->words->record, d->words->subject);
 }
 
+/* Fails because the step has closed what was open before it, and has opened another of its kind. */
+static tg_status closed_outer(const tg_captured_draws *d, const char *what, const char *call) {
+    return tg_fail(d->ctx, TG_ERR_STATE,
+                   "%s: %s has closed a %s that was open before it; call %s only for those that it opens",
+                   d->words->record, d->words->subject, what, call);
+}
+
 tg_status tg_captured_draws_end(tg_captured_draws *d) {
     tg_ctx *ctx = d->ctx;
-    if (ctx->streams.forks != d->forks || tg_rng_id(ctx, &ctx->rng) != d->current)
+    if (ctx->streams.forks != d->forks)
         return tg_fail(ctx, TG_ERR_STATE,
                        "%s: %s ends with %d open forks of random streams, but began with %d; match each tg_rng_fork "
                        "with tg_rng_join",
                        d->words->record, d->words->subject, ctx->streams.forks, d->forks);
-    if (ctx->keys.opens != d->opens || opening_now(ctx) != d->opening)
+    if (tg_rng_id(ctx, &ctx->rng) != d->current) return closed_outer(d, "fork of random streams", "tg_rng_join");
+    if (ctx->keys.opens != d->opens)
         return tg_fail(ctx, TG_ERR_STATE,
                        "%s: %s ends with %d open keys, but began with %d; match each tg_key_open with tg_key_close",
                        d->words->record, d->words->subject, ctx->keys.opens, d->opens);
+    if (opening_now(ctx) != d->opening) return closed_outer(d, "key", "tg_key_close");
     return d->ended ? check_no_more(d) : note_draws(d);
 }
 

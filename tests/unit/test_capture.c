@@ -249,7 +249,7 @@ static tg_status nothing(void *state, tg_ctx *ctx) {
 }
 
 enum { READS, ITEM, WRITES, WRITES_F64, FROM_HOST, SETS, ADDS, REMOVES, NESTS, REPLAYS, CLIPS, CLIPPED, RATES, FORKS,
-       CLEARS, FAILS, ENDS, STEPS_ON, OPENS, MOVES, WRONGS };
+       CLEARS, FAILS, ENDS, STEPS_ON, OPENS, SWAPS, MOVES, WRONGS };
 static const struct {
     const char *says;
     tg_status status;
@@ -274,6 +274,7 @@ static const struct {
     [ENDS] = {"tg_ctx_free: a step is being captured", TG_ERR_STATE},
     [STEPS_ON] = {"tg_draws_step: the step that tg_graph_new records changes a random stream", TG_ERR_UNSUPPORTED},
     [OPENS] = {"ends with 1 open keys, but began with 0", TG_ERR_STATE},
+    [SWAPS] = {"has closed a key that was open before it", TG_ERR_STATE},
     [MOVES] = {"tg_rehome: the step that tg_graph_new records gives a tensor other memory", TG_ERR_UNSUPPORTED},
 };
 
@@ -308,6 +309,7 @@ static tg_status wrong_step(void *state, tg_ctx *ctx) {
     case ENDS: tg_ctx_free(ctx); break;
     case STEPS_ON: tg_draws_step(ctx, 1); break;
     case OPENS: tg_key_open(ctx, 1); break;
+    case SWAPS: tg_key_close(ctx), tg_key_open(ctx, 2); break;
     case MOVES: tg_rehome(s->moved, s->view); break;
     default: break;
     }
@@ -328,6 +330,7 @@ START_TEST(calls_that_cannot_be_replayed_are_refused) {
         int64_t live = memory_of(b->ctx).live;
         tg_draws_step(b->ctx, 1000);
         if (s.what == CLIPPED) tg_optim_clip(s.optim, 1);
+        if (s.what == SWAPS) tg_key_open(b->ctx, 1);
         tg_graph *g = tg_graph_new(b->ctx, wrong_step, &s);
         ck_assert_msg(strstr(tg_ctx_message(b->ctx), wrongs[s.what].says), "%d: %s", s.what, tg_ctx_message(b->ctx));
         ck_assert_int_eq(tg_ctx_status(b->ctx), wrongs[s.what].status);
@@ -335,6 +338,7 @@ START_TEST(calls_that_cannot_be_replayed_are_refused) {
         if (wrongs[s.what].status == TG_ERR_UNSUPPORTED)
             ck_assert_msg(strstr(tg_ctx_message(b->ctx), "test_capture"), "%s", tg_ctx_message(b->ctx));
         tg_ctx_clear(b->ctx);
+        if (s.what == SWAPS) tg_key_close(b->ctx);
         tg_tape_reset(b->t);
         tg_item(s.kept); /* of the step that has not run */
         ck_assert_int_eq(tg_ctx_status(b->ctx), TG_ERR_DISCARDED);
