@@ -109,7 +109,8 @@ TG_API tg_status tg_memory_query(tg_ctx *ctx, tg_memory_info *out);
 /* Sets the peak of memory (tg_memory_info.peak) to the bytes that are in use now. */
 TG_API void tg_memory_reset_peak(tg_ctx *ctx);
 /* Turns the memory trace on or off. While it is on, the library notes what is alive whenever memory exceeds its earlier
- * peak by 1/64. tg_memory_report then lists the largest of these tensors, with their ops and call sites. Turn the trace
+ * peak by 1/64. tg_memory_report then lists the largest of these tensors, with their ops and call sites. The allocation
+ * that reached the peak is in the list with only its size and category, because it was not yet a tensor. Turn the trace
  * on before the peak, or call tg_memory_reset_peak after it. The trace is off by default, because it costs time. */
 TG_API void tg_memory_set_trace(tg_ctx *ctx, bool on);
 

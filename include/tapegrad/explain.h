@@ -35,7 +35,8 @@ TG_API size_t tg_explain_grad(tg_tape *t, tg_tensor *root, tg_tensor *x, char *b
  *
  * The times of a node are 0 unless tg_tape_set_timing was on when it was recorded. They are times of the host; a device
  * that queues work may run it later. Writes at most n bytes to buf, including the terminating 0, and returns the length
- * of the whole text without that 0; 0 on an error. buf may be NULL. */
+ * of the whole text without that 0; 0 on an error. buf
+ * may be NULL. */
 TG_API size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t n);
 
 /* ---- Memory ---- */
@@ -45,8 +46,9 @@ TG_API size_t tg_tape_dump(tg_tape *t, tg_format format, char *buf, size_t n);
  * and "blocks". "blocks" is an array of the blocks, at most 4,096, that were alive near the last peak while
  * tg_memory_set_trace was on, largest first; it is empty if the trace was never on. A block has its "bytes" and
  * "category", the "name" of its tensor, and the "op", "scope" and "site" that made it; a text that is not known is "".
- * Writes at most n bytes to buf, including the terminating 0, and returns the length of the whole text without that 0;
- * 0 on an error. buf may be NULL. */
+ * The allocation that reached the peak was not yet a tensor; its "name" says so in parentheses. Writes at most n bytes
+ * to buf, including the terminating 0, and returns the length of the whole text without that 0; 0 on an error. buf
+ * may be NULL. */
 TG_API size_t tg_memory_json(tg_ctx *ctx, char *buf, size_t n);
 
 /* ---- NaN and infinities ---- */

@@ -34,7 +34,7 @@ struct tg_heap {
     tg_block *cache[SMALL + 1];
     int64_t live, peak;
     int64_t by_category[TG_MEM_CATEGORIES], peak_by_category[TG_MEM_CATEGORIES];
-    void (*on_peak)(void *user);
+    void (*on_peak)(void *user, const tg_block *b);
     void *on_peak_user;
     int64_t notify;  /* on_peak is called when live reaches this */
     tg_range *chunk; /* the chunk that small blocks are being cut from; NULL: none yet */
@@ -155,17 +155,17 @@ static int64_t next_notify(const tg_heap *h) {
     return h->peak + h->peak / 64;
 }
 
-static void peak_passed(tg_heap *h) {
+static void peak_passed(tg_heap *h, const tg_block *b) {
     h->peak = h->live;
     if (!h->on_peak || h->live < h->notify) return;
     h->notify = next_notify(h);
-    h->on_peak(h->on_peak_user);
+    h->on_peak(h->on_peak_user, b);
 }
 
 static inline void count(tg_heap *h, const tg_block *b) {
     h->live += (int64_t)b->bytes;
     h->by_category[b->category] += (int64_t)b->bytes;
-    if (h->live > h->peak) peak_passed(h);
+    if (h->live > h->peak) peak_passed(h, b);
 }
 
 /* The categories are copied when the peak ends, not when it is reached: when it ends, the bytes that were saved for
@@ -190,7 +190,7 @@ void tg_heap_reset_peak(tg_heap *h) {
     h->notify = next_notify(h);
 }
 
-void tg_heap_on_peak(tg_heap *h, void (*fn)(void *user), void *user) {
+void tg_heap_on_peak(tg_heap *h, void (*fn)(void *user, const tg_block *b), void *user) {
     h->on_peak = fn;
     h->on_peak_user = user;
     h->notify = next_notify(h);

@@ -47,10 +47,10 @@ void tg_block_categorize(tg_heap *h, tg_block *b, tg_category category);
 /* Fills in the live, peak and reserved bytes and the bytes of each category. */
 void tg_heap_stats(const tg_heap *h, tg_memory_info *out);
 void tg_heap_reset_peak(tg_heap *h);
-/* Makes the heap call fn(user) each time that the peak of the live bytes has grown by 1/64 since the last such call,
- * tg_heap_on_peak or tg_heap_reset_peak. The block that caused the peak is live by then, but has no owner yet. fn NULL:
- * ends the calls. */
-void tg_heap_on_peak(tg_heap *h, void (*fn)(void *user), void *user);
+/* Makes the heap call fn each time that the peak of the live bytes has grown by 1/64 since the last such call,
+ * tg_heap_on_peak or tg_heap_reset_peak. b is the block that caused the peak, which is live, but has no owner yet. fn
+ * NULL: ends the calls. */
+void tg_heap_on_peak(tg_heap *h, void (*fn)(void *user, const tg_block *b), void *user);
 /* Calls fn for every live block, in address order, and then for those of each arena. Adopted blocks are left out. */
 void tg_heap_each(const tg_heap *h, void (*fn)(void *user, const tg_block *b), void *user);
 

@@ -32,8 +32,7 @@ static void copy_text(char *dst, size_t n, const char *src) {
     dst[k] = 0;
 }
 
-/* Leaves out blocks without an owner: segments of arenas, buffers without a lease, and the block that has just caused
- * the peak. */
+/* Leaves out blocks without an owner: segments of arenas and buffers without a lease. */
 static void trace_block(void *user, const tg_block *b) {
     struct tg_trace *trace = user;
     const tg_storage *s = tg_block_owner(b);
@@ -58,10 +57,13 @@ static void trace_block(void *user, const tg_block *b) {
     }
 }
 
-static void trace_peak(void *user) {
+/* Begins with the block that has caused the peak, because it has no owner yet. */
+static void trace_peak(void *user, const tg_block *b) {
     tg_ctx *ctx = user;
-    ctx->trace->n = 0;
+    ctx->trace->n = 1;
     ctx->trace->others = 0;
+    ctx->trace->row[0] = (tg_trace_row){.bytes = tg_block_bytes(b), .category = tg_block_category(b),
+                                        .name = "(the allocation that reached the peak)"};
     tg_heap_each(ctx->run.heap, trace_block, ctx->trace);
 }
 

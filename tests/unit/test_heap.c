@@ -172,7 +172,8 @@ START_TEST(the_peak_is_split_by_category_as_it_was) {
 }
 END_TEST
 
-static void count_call(void *user) {
+static void count_call(void *user, const tg_block *b) {
+    ck_assert(tg_block_bytes(b) >= 64 && !tg_block_owner(b));
     ++*(int *)user;
 }
 
