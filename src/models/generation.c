@@ -86,6 +86,11 @@ static tg_status check_next(const tg_module *gpt, const tg_gpt_cache *c, const t
     TG_TRY(tg_check(ctx, ids, "tg_gpt_next: ids"));
     if (ids->ndim == 2 && ids->shape[0] == c->batch && ids->shape[1] >= 1 && c->length + ids->shape[1] <= c->positions)
         return TG_OK;
+    if (c->length == c->positions)
+        return tg_fail(ctx, TG_ERR_SHAPE,
+                       "tg_gpt_next: the cache is full: it holds %lld of %lld positions; make a new one with "
+                       "tg_gpt_cache_new",
+                       (long long)c->length, (long long)c->positions);
     tg_describe(ids, what, sizeof what);
     return tg_fail(ctx, TG_ERR_SHAPE,
                    "tg_gpt_next: ids are %s, expected i64[%lld, 1 to %lld]: the cache holds %lld of %lld positions",

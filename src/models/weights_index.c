@@ -19,6 +19,10 @@ typedef struct contents {
     int64_t bytes;      /* of all tensors */
 } contents;
 
+static tg_status no_memory(tg_ctx *ctx, const char *dir) {
+    return tg_fail(ctx, TG_ERR_MEMORY, "no memory for the index of the weights in '%s'", dir);
+}
+
 /* Adds the tensors of a file. Returns false if there is no memory. */
 static bool add_file(contents *c, const tg_safetensors *f, const char *name) {
     if (json_object_set_new(c->sums, name, json_string(f->sum))) return false;
@@ -33,8 +37,7 @@ static bool add_file(contents *c, const tg_safetensors *f, const char *name) {
 static tg_status read_file(tg_ctx *ctx, const char *dir, int i, int n, contents *c) {
     char *path = tg_weights_path(ctx, dir, i, n);
     tg_safetensors *f = path ? tg_safetensors_open(ctx, path) : NULL;
-    if (f && !add_file(c, f, strrchr(path, '/') + 1))
-        tg_fail(ctx, TG_ERR_MEMORY, "tg_lm_save: no memory for the index");
+    if (f && !add_file(c, f, strrchr(path, '/') + 1)) no_memory(ctx, dir);
     tg_safetensors_close(f);
     tg_host_strfree(ctx, path);
     return ctx->run.status;
@@ -56,7 +59,7 @@ static tg_status write_contents(tg_ctx *ctx, const char *dir, const contents *c,
     json_t *root = json_pack("{s:{s:I, s:O}, s:O}", "metadata", "total_size", (json_int_t)c->bytes,
                              TG_SAFETENSORS_FILE_SUMS, c->sums, "weight_map", c->map);
     char *path = tg_format_path(ctx, "%s/%s", dir, TG_WEIGHTS_INDEX);
-    if (!root) tg_fail(ctx, TG_ERR_MEMORY, "tg_lm_save: no memory for the index");
+    if (!root) no_memory(ctx, dir);
     if (path && root && tg_json_save(ctx, path, root) == TG_OK) sum_file(ctx, path, sum);
     tg_host_strfree(ctx, path);
     json_decref(root);
@@ -65,7 +68,7 @@ static tg_status write_contents(tg_ctx *ctx, const char *dir, const contents *c,
 
 tg_status tg_weights_write_index(tg_ctx *ctx, const char *dir, int n, char sum[TG_CHECKSUM_DIGITS + 1]) {
     contents c = {.map = json_object(), .sums = json_object()};
-    tg_status s = c.map && c.sums ? TG_OK : tg_fail(ctx, TG_ERR_MEMORY, "tg_lm_save: no memory for the index");
+    tg_status s = c.map && c.sums ? TG_OK : no_memory(ctx, dir);
     for (int i = 1; i <= n && s == TG_OK; i++) s = read_file(ctx, dir, i, n, &c);
     if (s == TG_OK) s = write_contents(ctx, dir, &c, sum);
     json_decref(c.map);

@@ -413,6 +413,8 @@ static void model(misuse_world *b) {
     INERT(tg_gpt_next, ARGUMENT, "the tape is NULL", tg_gpt_next(m, NULL, c, ids));
     IDS(tg_gpt_next, tg_gpt_next(m, t, c, x));
     QUIET(tg_gpt_cache_length, tg_gpt_cache_length(c) == 0);
+    for (int i = 0; i < 4; i++) tg_gpt_next(m, t, c, ids);
+    INERT(tg_gpt_next, SHAPE, "the cache is full: it holds 8 of 8 positions", tg_gpt_next(m, t, c, ids));
     tg_gpt_cache_free(c);
     tg_module_free(m);
     tg_module_free(other);
