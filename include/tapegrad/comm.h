@@ -145,8 +145,8 @@ TG_API tg_status tg_comm_barrier(tg_comm *c);
  * on device "meta".
  *
  * tg_symmetric_new is collective over c. The memory has the smallest number of bytes that a rank passes; as a window it
- * is rounded up to a multiple of 64. It has 0 bytes if such memory is not available. The call returns NULL on an error;
- * tg_symmetric_free releases the result.
+ * is rounded up to a multiple of 64. It has 0 bytes if such memory is not available, or if a window would exceed the
+ * limit (tg_config.memory) on a rank. The call returns NULL on an error; tg_symmetric_free releases the result.
  *
  * tg_symmetric_take creates n tensors of tape t in this memory, each at a multiple of 16 bytes, and stores them in
  * out[]. It returns false without an error if the memory is too small, if s is NULL, or if tensors of an earlier call

@@ -2,6 +2,7 @@
  * allocated. Ranks that share an address space use each other's blocks directly. A transport may offer windows, which
  * are memory that is registered on all ranks. On other transports a symmetric buffer has 0 bytes, and the caller works
  * without it. */
+#include "base/device_memory.h"
 #include "base/host_memory.h"
 #include "comm/comm.h"
 #include "comm/symmetric.h"
@@ -46,11 +47,12 @@ static void window_free(void *user) {
 }
 
 /* Registers the memory of all ranks as a window. No rank registers before all ranks have allocated their memory. If the
- * allocation fails on one rank, no rank registers, and s keeps 0 bytes. */
+ * allocation fails on one rank, or would exceed its limit (tg_config.memory), no rank registers, and s keeps 0
+ * bytes. */
 static tg_status open_window(tg_symmetric *s, tg_comm *c, window *w, size_t bytes) {
-    int64_t all;
-    w->data = c->ops->window_alloc(c->ctx, c->state, bytes, &w->handle);
-    all = w->data != NULL;
+    bool fits = bytes <= tg_memory_available(c->ctx);
+    w->data = fits ? c->ops->window_alloc(c->ctx, c->state, bytes, &w->handle) : NULL;
+    int64_t all = w->data != NULL;
     TG_TRY(agree_on_minimum(c, &all));
     if (!all) return TG_OK;
     TG_TRY(c->ops->window_join(c->ctx, c->state, w->handle));

@@ -3,6 +3,7 @@
 
 #include <tapegrad/comm.h>
 #include <tapegrad/tape.h>
+#include <tapegrad/transport.h>
 
 static tg_status takes(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
@@ -60,6 +61,70 @@ START_TEST(where_there_is_none_the_caller_does_without) {
 }
 END_TEST
 
+/* ---- Windows of a transport that moves nothing ---- */
+
+static tg_status call_start(tg_ctx *ctx, void *state, const tg_transfer *t, void **request) {
+    (void)ctx, (void)state, (void)t;
+    *request = NULL; /* done */
+    return TG_OK;
+}
+static bool call_test(tg_ctx *ctx, void *state, void *request) { return (void)ctx, (void)state, (void)request, true; }
+static tg_status call_wait(tg_ctx *ctx, void *state, void *request) {
+    return (void)ctx, (void)state, (void)request, TG_OK;
+}
+static void call_drop(tg_ctx *ctx, void *state, void *request) { (void)ctx, (void)state, (void)request; }
+static tg_status split(tg_ctx *ctx, void *state, const int *ranks, int n, int rank, const char *name, bool all,
+                       void **group) {
+    (void)ctx, (void)ranks, (void)n, (void)rank, (void)name, (void)all;
+    *group = state;
+    return TG_OK;
+}
+static void close_group(tg_ctx *ctx, void *state) { (void)ctx, (void)state; }
+static void *window_alloc(tg_ctx *ctx, void *state, size_t bytes, void **window) {
+    (void)ctx, (void)state;
+    return *window = aligned_alloc(64, bytes);
+}
+static tg_status window_join(tg_ctx *ctx, void *state, void *window) {
+    return (void)ctx, (void)state, (void)window, TG_OK;
+}
+static void window_free(tg_ctx *ctx, void *window) { (void)ctx, free(window); }
+
+static const tg_comm_ops windows = {.size = sizeof windows,
+                                    .name = "windows",
+                                    .host = true,
+                                    .start = call_start,
+                                    .test = call_test,
+                                    .wait = call_wait,
+                                    .drop = call_drop,
+                                    .split = split,
+                                    .close = close_group,
+                                    .window_alloc = window_alloc,
+                                    .window_join = window_join,
+                                    .window_free = window_free};
+
+START_TEST(a_window_stays_within_the_limit_of_memory) {
+    tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.threads = 1, .memory = 8192));
+    tg_comm *world = tg_comm_new_on(ctx, &windows, NULL, 0, 2);
+    tg_tape *t = tg_tape_new(ctx);
+    const tg_dtype dtype = TG_U8;
+    const tg_shape one = TG_SHAPE(1);
+    for (size_t bytes = 4096; bytes <= 16384; bytes *= 4) {
+        tg_tensor *x;
+        tg_symmetric *s = tg_symmetric_new(world, bytes);
+        ck_assert_msg(s != NULL, "%s", tg_ctx_message(ctx));
+        ck_assert(tg_symmetric_take(s, t, &dtype, &one, 1, &x) == (bytes < 8192));
+        tg_tape_reset(t);
+        tg_symmetric_free(s);
+    }
+    ck_assert_int_eq(tg_ctx_status(ctx), TG_OK);
+    tg_tape_free(t);
+    tg_comm_free(world);
+    tg_ctx_free(ctx);
+}
+END_TEST
+
+/* ---- Refused ---- */
+
 /* Rank 1 is refused and clears its error: it has missed the call, so it does not match the call of the others. */
 static tg_status one_is_refused(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
@@ -81,6 +146,7 @@ END_TEST
 
 int main(void) {
     const TTest *const tests[] = {tensors_are_packed_and_taken_again, where_there_is_none_the_caller_does_without,
+                                  a_window_stays_within_the_limit_of_memory,
                                   a_rank_that_is_refused_has_missed_the_call};
     return tg_check_main("symmetric", tests, sizeof tests / sizeof *tests);
 }
