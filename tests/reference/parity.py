@@ -117,7 +117,9 @@ def train_tapegrad(program, data, init, order_file, precision, r, val_every):
     shutil.rmtree(out, ignore_errors=True)
     command = [program, "train", "--data", data, "--init", init, "--order", order_file, "--out", out,
                "--precision", precision, "--lr-schedule", "cosine", "--threads", 2, "--checkpoint-every", 0,
-               "--log-every", r.steps, "--val-every", val_every, "--val-batches", 0, *r.flags()]
+               "--log-every", r.steps, "--val-every", val_every, *r.flags()]
+    if val_every:
+        command += ["--val-batches", 0]
     subprocess.run([str(a) for a in command], check=True, stdout=subprocess.DEVNULL)
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 

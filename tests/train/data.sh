@@ -190,6 +190,7 @@ if "$tapegrad" tokenizer train --data both.txt --to words --vocab 300 >printed 2
     expected=$(cat printed)
     runs eval --model worded --data ids.bin
     holds "eval takes the model's tokenizer" test "$(cat printed)" = "$expected"
+    refuses 1 "--tokenizer is for text, but --data 'ids.bin' holds token ids" eval --model worded --data ids.bin --tokenizer words
     runs train --data both.txt --init worded --lora r=1 --out of_words --steps 1 --batch 4 --val-every 0
     runs eval --model of_words --data both.txt
     holds "also that of the model that adapters adapt" grep -q "^bits/token" printed
@@ -257,7 +258,7 @@ holds "also if their sum is no number" same blend blend3
 refuses 1 "--data: the weight 1e-300 of 'b.txt' is nothing next to 2, the largest" train --data 2 a.txt 1e-300 b.txt --out x $run
 runs train --data a.txt --val-data b.txt --out checked $run
 holds "a validation file is not trained on" says "10000 tokens, of which 4000 validate"
-runs train --data a.txt --val-data b.txt --val-fraction 0 --patience 2 --out patient $run
+runs train --data a.txt --val-data b.txt --patience 2 --out patient $run
 holds "a run waits for a lower loss of a validation file" test -s patient/model.safetensors
 refuses 1 "'0.7' is no file, and not every word has a weight" train --data 0.7 a.txt b.txt --out x $run
 refuses 1 "no file matches this pattern" train --data 'none*.txt' --out x $run

@@ -88,7 +88,7 @@ holds "validation can be turned off" test "$(number val_loss b/metrics.jsonl)" =
 
 # Learning rates.
 rates() {
-    trains b --lr 1e-3 --min-lr 1e-4 --warmup 2 "$@"
+    trains b --lr 1e-3 --warmup 2 "$@"
     number lr b/metrics.jsonl >rates
 }
 rate_is() { near "$(sed -n "$1p" rates)" "$2" 1e-12; }
@@ -96,14 +96,14 @@ rates --lr-schedule constant
 holds "the rate warms up" rate_is 1 5e-4
 holds "the rate stays constant" rate_is 20 1e-3
 for schedule in linear cosine wsd; do
-    rates --lr-schedule $schedule
+    rates --lr-schedule $schedule --min-lr 1e-4
     holds "$schedule begins" rate_is 2 1e-3
     holds "$schedule ends" rate_is 20 1e-4
 done
 rates --lr-schedule inverse-sqrt
 holds "the inverse square root schedule has this rate" rate_is 8 5e-4
 for decay in linear cosine exponential minus-sqrt; do
-    rates --lr-schedule wsd --wsd-steps 10 --wsd-decay $decay
+    rates --lr-schedule wsd --min-lr 1e-4 --wsd-steps 10 --wsd-decay $decay
     holds "wsd stays, $decay" rate_is 10 1e-3
     holds "wsd ends, $decay" rate_is 20 1e-4
 done

@@ -54,8 +54,8 @@ lora="$tune --init llama --lora r=2,targets=q_proj,v_proj,alpha=3 --checkpoint-e
 runs train $lora --out whole --steps 20
 holds "adapters of two layers each" grep -q '^low-rank adapters of 4 layers' printed
 runs train $lora --out halves --steps 10 --min-lr 1e-4 --warmup 2
-runs train $lora --out halves-whole --steps 20 --min-lr 1e-4 --warmup 2 --lr-schedule constant
-runs train $lora --out halves-2 --steps 10 --min-lr 1e-4 --warmup 2 --lr-schedule constant
+runs train $lora --out halves-whole --steps 20 --warmup 2 --lr-schedule constant
+runs train $lora --out halves-2 --steps 10 --warmup 2 --lr-schedule constant
 runs train --resume --out halves-2 --steps 20
 holds "resumed adapters are the same" cmp halves-whole/adapter_model.safetensors halves-2/adapter_model.safetensors
 holds "a checkpoint has adapters only" sh -c '! test -e halves-2/checkpoints/step-0000000020/model.safetensors'
@@ -105,15 +105,15 @@ holds "it ends early" test "$steps" -lt 400
 holds "the best model is named" grep -Eq '^the best model, of step [0-9]+ with validation loss .*, is in early/best' printed
 best=$(sed -n 's/^the best model, of step \([0-9]*\) .*/\1/p' printed)
 holds "three validations before the end" test $((best + 15)) = "$steps"
-runs train --init base --out until $tune --lr 0.3 --min-lr 0.3 --warmup 0 --steps "$best" --lr-schedule constant --val-every 5
+runs train --init base --out until $tune --lr 0.3 --warmup 0 --steps "$best" --lr-schedule constant --val-every 5
 holds "it is the model of that step" python3 same.py until early/best .
 
 # The best model after steps were given up is one of those that are kept. With these rates the loss of step 15 is lower
 # than that of step 10, and the given up loss is never reached again.
 going="--data other --lr-schedule constant --warmup 0 --val-every 5 --checkpoint-every 5 --keep-best --keep 9"
-runs train --init base $going --out back --threads 1 --batch 4 --lr 0.002 --min-lr 0.002 --steps 20
+runs train --init base $going --out back --threads 1 --batch 4 --lr 0.002 --steps 20
 holds "the best one is the last" grep -q '"step": 20,' back/best/best.json
-runs train --resume --resume-step 10 --out back --lr 0.3 --min-lr 0.3 --steps 15
+runs train --resume --resume-step 10 --out back --lr 0.3 --steps 15
 holds "that of a step that was given up is set aside" grep -q "^set aside: 'back/best', whose model" printed
 holds "nothing is lost" grep -q '"step": 20,' back/best.unused/best.json
 holds "the best of the steps that are kept is named" grep -q '^the best model, of step 10 ' printed

@@ -68,6 +68,10 @@ refuses 2 "--heads 2 is not a multiple of --kv-heads 3" train $run --arch llama 
 refuses 2 "is odd; --arch llama rotates pairs" train $run --arch llama --hidden 18 --heads 6
 refuses 2 "--arch llama has no dropout" train $run --arch llama --dropout 0.1
 refuses 2 "--min-lr 1 is above --lr 0.1" train $run --lr 0.1 --min-lr 1
+refuses 2 "--lr-schedule is constant; leave --min-lr out" train $run --lr-schedule constant --min-lr 1e-4
+refuses 2 "but --val-data names other files" train $run --val-data y --val-fraction 0.1
+refuses 2 "--val-batches is for validations, but --val-every is 0" train $run --val-every 0 --val-batches 2
+refuses 2 "--sample-tokens is for --samples N or --sample-prompt TEXT" train $run --sample-tokens 9
 refuses 2 "--warmup 9 is longer than --steps 3" train $run --warmup 9
 refuses 2 "--wsd-steps 9 is more than --steps 3" train $run --wsd-steps 9
 refuses 2 "--warmup 2 and --wsd-steps 2 are more than --steps 3 together" train $run --lr-schedule wsd --warmup 2 --wsd-steps 2

@@ -204,6 +204,9 @@ static bool plan_data(evaluation *e) {
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
     e->plan = check(ctx) ? corpus_plan(ctx, &from) : NULL;
     tg_ctx_free(ctx);
+    if (e->plan && e->o.tokenizer && !corpus_has_encoded(e->plan))
+        return fail("--tokenizer is for text, but --data '%s' holds token ids; leave --tokenizer out", e->o.data),
+               false;
     return e->plan && (!corpus_is_bytes(e->plan) || model_takes_data(&e->model, DATA_TEXT));
 }
 

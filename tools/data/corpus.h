@@ -56,6 +56,8 @@ bool corpus_set_aside(const char *cache);
 void corpus_end_aside(const char *cache, bool goes_on);
 /* Returns whether bytes are tokens in all files of the plan. */
 bool corpus_is_bytes(const json_t *plan);
+/* Returns whether the plan has a file whose text the planner has encoded. */
+bool corpus_has_encoded(const json_t *plan);
 
 /* Opens the stream. The plan must outlive it. Returns false after printing what is wrong. corpus_close is needed in
  * both cases. */

@@ -271,6 +271,18 @@ const char *corpus_tokenizer_of(const char *dir) { return is_there(dir, "tokeniz
 
 bool corpus_is_bytes(const json_t *plan) { return json_is_true(json_object_get(plan, "bytes")); }
 
+bool corpus_has_encoded(const json_t *plan) {
+    size_t i, j;
+    json_t *source, *part;
+    bool found = false;
+    json_array_foreach(json_object_get(plan, "sources"), i, source) {
+        json_array_foreach(json_object_get(source, "parts"), j, part) {
+            found |= json_is_true(json_object_get(part, "cached"));
+        }
+    }
+    return found;
+}
+
 /* Returns whether the file is as it was, or does not exist any more. */
 static bool is_unchanged(const json_t *input) {
     struct stat st;

@@ -137,8 +137,9 @@ static void say_choice(const chooser *c, const candidate *k) {
             arch_text(o->model.arch, arch, sizeof arch), o->model.layers, o->model.hidden, o->model.heads);
     say(" --seq-len %" PRId64 " --batch %" PRId64, o->model.seq_len, o->batch);
     if (k->cut) say(" --micro-batches %" PRId64, o->accumulate);
-    say(" --steps %" PRId64 " --lr %.4g --min-lr %.4g --warmup %" PRId64 " --beta2 %g\n", o->steps, o->lr, o->min_lr,
-        o->warmup, o->beta2);
+    say(" --steps %" PRId64 " --lr %.4g", o->steps, o->lr);
+    if (o->lr_schedule != TG_DECAY_CONSTANT) say(" --min-lr %.4g", o->min_lr);
+    say(" --warmup %" PRId64 " --beta2 %g\n", o->warmup, o->beta2);
     say("why: the lower the score, the lower the loss that a scaling law expects (Muennighoff et al., 2023). This "
         "model reads %.3g tokens for each of its parameters, where about 20 are best, and each token of the data %.2g "
         "times.\n",

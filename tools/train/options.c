@@ -316,7 +316,10 @@ static int64_t wsd_length(const train_options *o) {
 /* Checks that the parts of the learning rate's schedule fit into the steps. */
 static int check_schedule(const train_options *o, const parsed *p) {
     const command *c = &train_command;
-    if (o->min_lr > o->lr) return usage_error(c, "--min-lr %g is above --lr %g", o->min_lr, o->lr);
+    bool constant = o->lr_schedule == TG_DECAY_CONSTANT;
+    if (constant && option_given(c, p, "min-lr"))
+        return usage_error(c, "--min-lr ends a decay, but --lr-schedule is constant; leave --min-lr out");
+    if (!constant && o->min_lr > o->lr) return usage_error(c, "--min-lr %g is above --lr %g", o->min_lr, o->lr);
     if (o->warmup > o->steps)
         return usage_error(c, "--warmup %lld is longer than --steps %lld", (long long)o->warmup, (long long)o->steps);
     if (o->wsd_steps > o->steps)
@@ -329,6 +332,19 @@ static int check_schedule(const train_options *o, const parsed *p) {
                            "--warmup %lld and --wsd-steps %lld are more than --steps %lld together: the decay would "
                            "begin before the warm-up ends; give fewer of one of them, or more --steps",
                            (long long)o->warmup, (long long)o->wsd_steps, (long long)o->steps);
+    return 0;
+}
+
+/* Checks that the options of validations have an effect. */
+static int check_validations(const train_options *o, const parsed *p) {
+    const command *c = &train_command;
+    if (o->val_data && option_given(c, p, "val-fraction"))
+        return usage_error(c, "--val-fraction is for validation on a part of --data, but --val-data names other files; "
+                              "leave one out");
+    if (!o->val_every && option_given(c, p, "val-batches"))
+        return usage_error(c, "--val-batches is for validations, but --val-every is 0; give --val-every N");
+    if (!o->samples && option_given(c, p, "sample-tokens"))
+        return usage_error(c, "--sample-tokens is for --samples N or --sample-prompt TEXT, which are missing");
     return 0;
 }
 
@@ -352,6 +368,7 @@ int train_options_check(const train_options *o, const parsed *p) {
     int status = check_paths(o);
     if (!status) status = check_scale(o, p);
     if (!status) status = check_observers(o, p);
+    if (!status) status = check_validations(o, p);
     if (!status) status = check_samples(o);
     if (!status) status = check_documents(o);
     if (!status) status = tune_options_check(o);
@@ -365,8 +382,9 @@ int train_options_check(const train_options *o, const parsed *p) {
 }
 
 tg_schedule train_schedule(const train_options *o) {
-    tg_schedule s = *TG_SCHEDULE(.lr = o->lr, .min_lr = o->min_lr, .warmup = o->warmup, .steps = o->steps,
-                                 .decay = (tg_decay)o->lr_schedule);
+    bool constant = o->lr_schedule == TG_DECAY_CONSTANT; /* then --min-lr, which is not used, may be above --lr */
+    tg_schedule s = *TG_SCHEDULE(.lr = o->lr, .min_lr = constant ? o->lr : o->min_lr, .warmup = o->warmup,
+                                 .steps = o->steps, .decay = (tg_decay)o->lr_schedule);
     if (s.decay != TG_DECAY_WSD) return s;
     s.wsd = (tg_wsd)o->wsd_decay;
     s.wsd_steps = wsd_length(o);
