@@ -1,12 +1,12 @@
-/* Token files made from data that cannot be read in place: standard input, compressed files, JSONL, and many small
- * files. They are Megatron datasets in a directory of the run, so that memory stays bounded and a resumed run reads the
- * same tokens. Functions that return bool return false after printing what is wrong. */
+/* Token files made from data that cannot be read in place: standard input, compressed files, JSONL, text for a
+ * tokenizer, and sources of many files. They are Megatron datasets in a directory, so that memory stays bounded and a
+ * resumed run reads the same tokens. Functions that return bool return false after printing what is wrong. */
 #ifndef TAPEGRAD_DATA_CACHE_H
 #define TAPEGRAD_DATA_CACHE_H
 
 #include "data/encode.h"
 
-/* How --data-format names formats; the first four are those of tg_token_format. */
+/* The formats of --data-format; the first four are those of tg_token_format. */
 typedef enum data_format {
     DATA_TEXT = TG_TOKENS_TEXT,
     DATA_U16 = TG_TOKENS_U16,
@@ -21,7 +21,7 @@ typedef struct token_cache {
     tg_ctx *ctx;
     encoder *encoder; /* borrowed */
     tg_token_writer *writer;
-    int64_t vocab; /* of the dataset */
+    int64_t vocab; /* of the model: limit of the ids of DATA_U16 and DATA_U32; 0: not known */
     double said;   /* seconds_now() when progress was last printed */
 } token_cache;
 

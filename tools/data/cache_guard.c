@@ -17,7 +17,7 @@ static atomic_bool ended;   /* the thread must end */
 static pthread_t guard;
 static sigset_t awaited, blocked_before;
 
-/* Fills `awaited` with WAKE and those signals that were not ignored when the program began. */
+/* Fills `awaited` with WAKE and those of the signals that the program does not ignore. */
 static void choose_signals(void) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction was;
@@ -37,8 +37,8 @@ static void end_by(int number) {
     pthread_sigmask(SIG_UNBLOCK, &only, NULL);
 }
 
-/* The guard's thread. Removes the directory in a loop, because other threads may be adding files to it; once it is
- * gone, they cannot. */
+/* The guard's thread. Tries to remove the directory TRIES times, because other threads may be adding files to it; once
+ * it is gone, they cannot. */
 static void *wait_for_signal(void *unused) {
     enum { TRIES = 1000 };
     int number;

@@ -8,8 +8,8 @@
 
 static bool no_memory(void) { return fail("no memory to open the data"), false; }
 
-/* Returns whether a path leads to the same file as when the plan was made. `whole` is the path that it had from the
- * root. It does not if the current directory is another one. */
+/* Returns whether a path leads to the same file as when the plan was made. `whole` is the absolute path of that file. A
+ * relative path leads elsewhere if the current directory is another one. */
 static bool leads_there(const char *path, const char *whole) {
     char *now = realpath(path, NULL);
     bool same = now && !strcmp(now, whole);
@@ -63,8 +63,9 @@ static bool open_source(corpus *c, tg_ctx *ctx, const corpus_options *o, const j
     return true;
 }
 
-/* Scales the weights of the sources of training so that they add up to 1. If there are no weights, each becomes 1. They
- * are first divided by a power of two, which changes no digit, so that their sum is finite. */
+/* Scales the weights of all sources so that those of training add up to 1. If the sources of training have no weights,
+ * all weights become 1. They are first divided by a power of two, which changes no digit, so that their sum is
+ * finite. */
 static void divide_weights(corpus *c) {
     double sum = 0, most = 0;
     int exponent;

@@ -1,5 +1,6 @@
-/* What `train` and `eval` read: the files that --data and --val-data name, as one stream of tokens. Text, token files
- * and Megatron datasets are read in place; everything else becomes a token file first (data/cache.h). */
+/* What `train` and `eval` read: the files that --data and --val-data name, as one stream of tokens. Text whose bytes
+ * are tokens, files of ids and Megatron datasets are read in place, unless they are compressed or one source has many
+ * of them; everything else becomes a token file first (data/cache.h). */
 #ifndef TAPEGRAD_CORPUS_H
 #define TAPEGRAD_CORPUS_H
 
@@ -24,7 +25,7 @@ typedef struct corpus_options {
 /* A part of the stream: what one word of --data names, or all words together if they have no weights. */
 typedef struct corpus_source {
     const char *name;     /* belongs to the plan */
-    double weight;        /* share of the sequences, above 0; the weights of training add up to 1 */
+    double weight;        /* of training: share of the sequences, above 0; these add up to 1 */
     bool validation;      /* of --val-data */
     int64_t first, count; /* tokens */
     int64_t files, bytes, documents;
@@ -37,15 +38,16 @@ typedef struct corpus {
     bool is_bytes; /* each byte of text is a token */
 } corpus;
 
-/* Finds the files, and makes token files in the cache directory where that is necessary. Returns a plan of what
- * corpus_open opens; NULL after printing what is wrong. If there are token files, the plan is saved next to them. */
+/* Finds the files, and makes token files in the cache directory where that is necessary, after removing the token files
+ * that are there. Returns a plan of what corpus_open opens; NULL after printing what is wrong. If there are token
+ * files, the plan is saved next to them. */
 json_t *corpus_plan(tg_ctx *ctx, const corpus_options *o);
-/* Returns the plan in the cache directory, if it was made for the same options and no file has changed since. A file
- * that no longer exists counts as unchanged. NULL if there is no such plan; prints nothing. */
+/* Returns the plan in the cache directory, if it was made for the same words, format and tokenizer, and no file has
+ * changed since. A file that no longer exists counts as unchanged. NULL if there is no such plan; prints nothing. */
 json_t *corpus_saved_plan(const corpus_options *o);
 /* Returns the directory `dir` if it has a tokenizer.json; else NULL. */
 const char *corpus_tokenizer_of(const char *dir);
-/* Removes the token files and their directory. */
+/* Removes the token files and, unless it has other files, their directory. NULL is ignored. */
 void corpus_remove_cache(const char *cache);
 /* A run may need other token files, because its options or its files have changed. Its old ones are kept until it goes
  * on, because their text may be gone, as that of standard input is. corpus_set_aside renames their directory, and

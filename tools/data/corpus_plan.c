@@ -1,6 +1,6 @@
 /* Finds the files of --data, decides how each is read, and makes token files. A plan is JSON:
  * {"data", "val-data", "format", "tokenizer": the options;
- *  "inputs": size and time of each file, the time in seconds and nanoseconds;
+ *  "inputs": path, size and time of each file, the time in seconds and nanoseconds;
  *  "bytes": whether bytes are tokens;
  *  "sources": [{"name", "weight", "validation", "files", "bytes",
  *               "parts": [{"path", "format", "cached": the path is a name in the cache directory, "whole": the path
@@ -21,7 +21,9 @@
 #include "data/stream.h"
 #include "data/words.h"
 
-enum { MOST_IN_PLACE = 64 }; /* files of a source that are read in place; each is open during the whole run */
+/* If a source has more files, only its Megatron datasets are read in place, because files that are read in place are
+ * open during the whole run. */
+enum { MOST_IN_PLACE = 64 };
 
 static const char plan_name[] = "data.json";
 
@@ -113,7 +115,7 @@ static bool begin_dataset(planner *p) {
     return cache_open(&p->cache, p->ctx, p->o->cache, p->name, p->encoder, p->o->vocab);
 }
 
-/* Notes the size and the time of a file in the plan, by which is_unchanged notices a change. */
+/* Adds a file with its size and time to the plan, so that is_unchanged can tell whether it has changed. */
 static bool note_input(planner *p, const char *path) {
     struct stat st;
     if (stat(path, &st) != 0) return true; /* "-", or a dataset without its ending */
@@ -165,8 +167,8 @@ static bool read_to_cache(planner *p, const char *path, data_format format) {
     return begin_dataset(p) && cache_add(&p->cache, path, format, &p->bytes);
 }
 
-/* Fails if the file holds ids and the size of the vocabulary is not known. Notes in the plan that not all tokens are
- * bytes. */
+/* Fails if the file holds ids and the size of the vocabulary is not known. If the file holds ids, or there is a
+ * tokenizer, notes in the plan that not all tokens are bytes. */
 static bool check_ids(const planner *p, const char *path, data_format format) {
     bool ids = format != DATA_TEXT && format != DATA_JSONL;
     if (ids && !p->o->vocab)

@@ -26,7 +26,7 @@ bool documents_have_field(const names *files, document_kind kind);
 typedef struct document {
     char *text; /* n bytes without a zero at the end; malloc's */
     size_t n;
-    const char *path; /* belongs to the reader's files */
+    const char *path; /* valid as long as the reader's files are; "standard input" for - */
     int64_t line;     /* from 1; 0: the document is a whole file */
 } document;
 
@@ -36,7 +36,8 @@ typedef struct documents documents;
  * that there is no memory. */
 documents *documents_open(const names *files, document_kind kind, const char *field);
 void documents_close(documents *d);
-/* Reads the next document. Returns 1, 0 at the end, and -1 after printing what is wrong. The caller frees out->text. */
+/* Reads the next document that is not empty. Returns 1, 0 at the end, and -1 after printing what is wrong. The caller
+ * frees out->text if the result is 1, and must not otherwise. */
 int documents_next(documents *d, document *out);
 /* Returns the number of bytes read from files so far, before decompression. */
 int64_t documents_bytes(const documents *d);

@@ -19,7 +19,7 @@ typedef struct piece {
     const char *path;
     int64_t line;
     bool context;      /* its tokens are not predicted */
-    bool begins, ends; /* it is the first piece of its document; it is the end of one */
+    bool begins, ends; /* it is the first piece of a document that no template made; it is the end of one */
     bool markup;       /* a template has made the text, with its special tokens */
     tg_ids ids;
 } piece;

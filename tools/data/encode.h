@@ -18,11 +18,12 @@ bool encoder_is_bytes(const encoder *e);
  * the next encoder_flush. */
 void encoder_at(encoder *e, const char *path, int64_t line);
 /* encoder_put appends a part of a document. context: its tokens are not predicted. encoder_end ends the document by the
- * token that ends a text. If the tokenizer has none, it appends a line break, unless `last`, the last byte of the text,
- * is one. A tokenizer's texts wait until there are many, and are then encoded by several threads. */
+ * token that ends a text. Without a tokenizer, or if it has no such token, it appends a line break, unless `last`, the
+ * last byte of the text, is one. A tokenizer's texts wait until there are many, and are then encoded by several
+ * threads. */
 bool encoder_put(encoder *e, tg_token_writer *to, const char *text, size_t n, bool context);
 bool encoder_end(encoder *e, tg_token_writer *to, char last);
-/* Ends a document that is a file of text: appends no line break if the tokenizer has no token that ends a text. */
+/* Ends a document that is a file of text: as encoder_end does, but never appends a line break. */
 bool encoder_end_file(encoder *e, tg_token_writer *to);
 /* Renders a conversation by the tokenizer's chat template (tg_chat_render). messages and tools are JSON; tools may be
  * NULL. prompt: with the beginning of an answer at the end. The caller frees *out. Returns NULL, or the message of an

@@ -27,7 +27,8 @@ static void note_wrong(texts *t, int i) {
     while (i < before && !atomic_compare_exchange_weak(&t->wrong, &before, i)) continue;
 }
 
-/* Encodes texts until there are none, or one cannot be encoded. Each thread has a context of its own for errors. */
+/* Encodes texts until there are none, one cannot be encoded, or there is an interrupt. Each thread has a context of its
+ * own for errors. */
 static void *encode_some(void *of) {
     texts *t = of;
     tg_ctx *errors = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));

@@ -16,9 +16,10 @@ typedef struct encode_text {
     tg_ids *ids;           /* gets the ids in place of those that it has */
 } encode_text;
 
-/* Encodes n texts; at(of, i) returns text i, and is called by any thread. If threads cannot be started, fewer encode
- * them, and at last this one alone. Returns false after printing why a text cannot be encoded, the first one of all;
- * ctx: the tokenizer's. After an interrupt (interrupts.h) returns false without a message. */
+/* Encodes n texts. at(of, i) returns text i; any of the threads calls it. threads: at most MOST_ENCODERS, the calling
+ * one included; if some cannot be started, the others do their work. ctx: the tokenizer's. Returns false after printing
+ * which text cannot be encoded, the first one if there are several, and why. After an interrupt (interrupts.h) returns
+ * false without a message. */
 bool encode_texts(const tg_tokenizer *tokenizer, tg_ctx *ctx, int threads, int n,
                   encode_text (*at)(const void *of, int i), const void *of);
 /* Frees the memory of ids that will be used again, if it is that of a long text. Long texts are rare, but sooner or

@@ -16,7 +16,8 @@ typedef struct jsonl_place {
  * - {"text": ...} is predicted as a whole;
  * - {"prompt": ..., "completion": ...}: the prompt is context, the completion is predicted;
  * - {"messages": [...]}: a conversation (data/chat.h).
- * Other keys are ignored; an empty line is left out. Returns false after printing what is wrong. */
+ * "messages" comes before "text", and "text" before "prompt", in an object that has several. Other keys are
+ * ignored. A blank line and an empty "text" are left out. Returns false after printing what is wrong. */
 bool jsonl_add(encoder *e, tg_token_writer *to, const char *line, size_t n, jsonl_place at);
 
 #endif

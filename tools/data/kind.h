@@ -5,12 +5,13 @@
 
 #include <tapegrad/io.h>
 
-/* Warns if the first bytes of the file show that it is compressed or, if its format is text, that it is binary. This is
- * no error, because any bytes are valid tokens. data_format: a tg_token_format. */
+/* Warns if the first bytes of the file are those of another known format, such as an archive. If the given format is
+ * text, also warns if they have control characters that text does not contain. This is no error, because any bytes are
+ * valid tokens. data_format: a tg_token_format. */
 void warn_of_data(const char *path, int data_format);
 
-/* Returns whether path names a Megatron dataset: X.bin or X.idx if both exist, and X if both exist and there is
- * no file or directory X. X.idx is also one without X.bin if its first bytes are those of an index. */
+/* Returns whether path names a Megatron dataset: X.bin if X.idx is a file; X.idx if X.bin is a file or the first bytes
+ * of X.idx are those of an index; and X without an ending if both are files and there is no file or directory X. */
 bool is_megatron(const char *path);
 
 /* Returns the FNV-1a hash of 64 parts of the tokens, evenly spread over the file, which is enough to notice other data.

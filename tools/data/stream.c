@@ -83,7 +83,7 @@ static bool damaged(const data_stream *s, const char *why) {
 }
 
 #ifdef TG_HAVE_ZLIB
-/* Unpacks bytes that were read into out, which has room for *n. Sets *n to the number of bytes written. */
+/* Unpacks bytes of s->raw to out, which has room for *n bytes. Sets *n to the number of bytes written. */
 static bool unpack_gzip(data_stream *s, char *out, size_t *n) {
     z_stream *z = &s->gzip;
     size_t room = *n < 1u << 30 ? *n : 1u << 30;

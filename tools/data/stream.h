@@ -8,7 +8,8 @@
 
 typedef struct data_stream data_stream;
 
-/* Opens a regular file, or standard input if path is "-". NULL after printing what is wrong. */
+/* Opens a regular file, or standard input if path is "-". NULL after printing what is wrong. path must live until
+ * stream_close. */
 data_stream *stream_open(const char *path);
 void stream_close(data_stream *s);
 /* Reads up to n bytes. Returns how many: fewer than n only at the end; -1 after printing what is wrong. */

@@ -27,10 +27,11 @@ typedef struct word_sources {
 } word_sources;
 
 /* Reads the value of an option whose words are separated by line breaks, and expands them: a directory stands for all
- * files in it, and in the directories in it, whose names do not begin with a dot; a pattern (glob) for the files that
- * match it; "-" for standard input. If every other word, from the first on, is a number, these are the weights of the
- * words after them. Returns false after printing what is wrong. words_free frees the result in both cases. option: the
- * option's name, for messages. */
+ * regular files in it, and in the directories in it, whose names do not begin with a dot; a pattern (glob) for the
+ * files that match it, and those in the directories that do; "-" for standard input. If the number of words is even,
+ * and every other word, from the first on, is a number above 0, these numbers are the weights of the words after them.
+ * Returns false after printing what is wrong. words_free frees the result in both cases. option: the option's name, for
+ * messages. */
 bool words_expand(word_sources *out, const char *option, const char *words);
 void words_free(word_sources *s);
 
