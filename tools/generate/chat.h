@@ -71,7 +71,7 @@ typedef struct chat_model {
     char *tools;      /* text of a JSON array, or NULL */
     int64_t ends[64]; /* the ids that end an answer; n_ends of them */
     int n_ends;
-    int64_t turns; /* number of answers so far; each draws with a seed of its own */
+    int64_t turns; /* number of answers begun so far; each draws with a seed of its own */
 } chat_model;
 
 /* Opens the model that m->files names, with the options m->o. Returns false after printing what is wrong; chat_close

@@ -142,8 +142,8 @@ static bool encode_history(chat_model *m, const chat_history *h, tg_ids *ids) {
     return good;
 }
 
-/* Returns how many positions are kept for the answer: as many as it may have tokens, but at most half of the
- * context. */
+/* Returns how many positions are kept for the answer: as many as it may have tokens, but at most half of the context,
+ * and at least one. */
 static int64_t positions_for_answer(const chat_model *m) {
     int64_t half = m->files.config.positions / 2;
     return m->o->tokens < half ? m->o->tokens : half > 0 ? half : 1;
@@ -201,7 +201,8 @@ static bool is_control(const char *text, size_t n) {
     return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f || (c == 0xc2 && next >= 0x80 && next < 0xa0);
 }
 
-/* Prints a part of the answer. Control characters, by which a model could change the terminal, are shown as text. */
+/* Prints a part of the answer. On a terminal, control characters, by which a model could change it, are shown as
+ * text. */
 static void print(answer *a, const char *text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)text[i];

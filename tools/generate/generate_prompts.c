@@ -61,8 +61,8 @@ static int not_an_id(const char *text, int64_t i, int64_t at, int64_t vocab) {
                        (long long)i + 1, (long long)at + 1, (long long)vocab - 1);
 }
 
-/* Parses ids that are separated by commas. The vocabulary is not known yet, so a number may still be too large; what is
- * no number at all becomes -1. */
+/* Parses ids that are separated by commas. The vocabulary is not known yet, so a number may still be too large. A part
+ * that is no number from 0 on becomes -1, and what follows it is not parsed. */
 static int parse_ids(given_prompts *p, const char *text) {
     given_prompt *q = add_prompt(p);
     if (!q) return 1;

@@ -29,7 +29,8 @@ static void take(best_model *b, int64_t step, double loss) {
 
 static const char note_name[] = "best.json"; /* says which step's model is in the folder; written last */
 
-/* Saves the model to the folder. chief: this rank makes the folder and writes the note. */
+/* Saves the model to the folder. chief: this rank makes the folder, removes the note of the earlier model, and copies
+ * the tokenizer. */
 static bool save(trainer *r, const train_options *o, bool chief, const char *dir, const char *note) {
     bool good = !chief || mkdir(dir, 0777) == 0 || errno == EEXIST;
     if (!good) tg_ctx_fail(r->ctx, TG_ERR_IO, "cannot make the directory '%s': %s", dir, strerror(errno));
@@ -78,7 +79,7 @@ static void remove_folder(const char *dir) {
     rmdir(dir);
 }
 
-/* Renames the folder, whose model is not of the steps that are done. */
+/* Renames the folder, whose model is of a later step than those done, or of an unknown one. */
 static bool set_aside(best_model *b, const train_options *o, const char *dir) {
     char *to = path_in(o->out, "best.unused");
     b->kept = NAN;
@@ -90,13 +91,14 @@ static bool set_aside(best_model *b, const train_options *o, const char *dir) {
     return good;
 }
 
-/* Finds which model is in the folder, and sets it aside if its step is not among those done. */
+/* Finds which model is in the folder, and sets the folder aside if the step is later than those done, or is unknown and
+ * the folder would be overwritten. */
 static bool open_folder(best_model *b, const train_options *o, int64_t done) {
     char *dir = path_in(o->out, "best");
     bool there = dir && access(dir, F_OK) == 0;
     if (there) read_note(b, dir);
     bool noted = !isnan(b->kept);
-    bool stays = noted ? b->kept_step <= done : !o->keep_best; /* a folder of unknown contents would be overwritten */
+    bool stays = noted ? b->kept_step <= done : !o->keep_best;
     bool good = dir && (!there || stays || set_aside(b, o, dir));
     free(dir);
     return good;

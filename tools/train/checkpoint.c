@@ -1,5 +1,6 @@
-/* Checkpoints of a run. A checkpoint is the model's directory, the optimizer's state (index.json, and a file of each
- * rank), and state.json (state.h). A pipeline writes files of weights for each stage. */
+/* Checkpoints of a run. A checkpoint is a directory with the files of the model or, with --lora, of the adapters, the
+ * state of the optimizer and the random streams (index.json, and a file of each rank), and state.json (state.h). A
+ * pipeline writes files of weights for each stage. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -49,8 +49,9 @@ typedef struct model_size {
 
 /* Returns size i, in growing order from 0; NULL: there are no more. */
 const model_size *size_at(int i);
-/* Takes a size, or, if s is NULL, that of the options, and counts the parameters. Sequences are at most a twentieth of
- * the data. Returns false after printing what is wrong. */
+/* Takes a size, or, if s is NULL, that of the options, and counts the parameters. Unless --seq-len is given, halves the
+ * sequences while they are longer than 16 tokens and than a twentieth of the data. Returns false after printing what is
+ * wrong. */
 bool candidate_take_size(const chooser *c, candidate *k, const model_size *s);
 /* Chooses the sequences of a step for a run of so many tokens, unless they are given. */
 void candidate_choose_batch(const chooser *c, candidate *k, double tokens);

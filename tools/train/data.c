@@ -66,7 +66,7 @@ static bool open_order(train_data *d, const char *path, int64_t steps) {
 
 /* ---- The parts for training and for validation ---- */
 
-/* Returns how many tokens at the end of a source are for validation. */
+/* Returns how many tokens at the end of a source of training are for validation; 0 for one of --val-data. */
 static int64_t tail_of(const train_data *d, const corpus_source *s, const train_options *o) {
     return d->corpus.source[d->corpus.n - 1].validation || s->validation
                ? 0
@@ -102,7 +102,8 @@ static bool refuse_short_tail(const train_data *d, const corpus_source *s, const
            false;
 }
 
-/* Adds the pool of a source of training, and that of the validation tokens at its end. */
+/* Adds the pool of a source of training, and that of the validation tokens at its end. All tokens of a source of
+ * --val-data are for validation. */
 static bool open_source(train_data *d, const corpus_source *s, const train_options *o) {
     int64_t tail = tail_of(d, s, o), train = s->validation ? 0 : s->count - tail, rest = s->count - train;
     sequence_pool *p = &d->pool[d->n_pools], *v = &d->tail[d->n_tails];

@@ -19,9 +19,9 @@ static void say_part(const char *text, size_t length) {
 
 static void say_word(const char *text) { say_part(text, strlen(text)); }
 
-/* Prints the words of --data, each as one word of a shell command, with a space before it. A run that was resumed in
- * another directory than it began in has relative paths of the first one; those that lead there from here are printed
- * instead. */
+/* Prints the words of --data, each as one word of a shell command, with a space before it. In a run that was resumed in
+ * another directory, relative paths belong to the directory in which it began (o->origin); for them prints paths that
+ * lead there from here. */
 static void say_data(const train_options *o) {
     size_t n;
     for (const char *line = o->data; *line; line += n + (line[n] == '\n')) {
@@ -48,7 +48,8 @@ static void say_device(const ending *e) {
     if (option_given(&train_command, e->p, "device")) say_option(e, "device");
 }
 
-/* Prints the end of a command that resumes the run: options that checkpoints do not keep, if they were given. */
+/* Prints the end of a command that resumes the run: --device and --comm, if they were given, because checkpoints do not
+ * keep them. */
 static void say_place(const ending *e) {
     say_device(e);
     if (option_given(&train_command, e->p, "comm")) say_option(e, "comm");

@@ -25,7 +25,7 @@ static int ask_rank(void *arg, tg_ctx *ctx, tg_comm *world) {
 bool room_of_ranks(const train_options *o, rank_bytes *room) {
     bool on_gpu = o->device && !strncmp(o->device, "cuda", 4);
     tg_config config = train_config(o);
-    config.memory = TG_NONE; /* of each rank, but ranks on the CPU share the host's memory */
+    config.memory = TG_NONE; /* so that tg_memory_left tells what the device has, without the limit of --memory */
     int64_t *left = calloc((size_t)o->on.ranks, sizeof *left), all = TG_NONE;
     if (!left) return fail("no memory"), false;
     bool good = run_on_ranks(&o->on, config, ask_rank, left) == 0;
@@ -57,7 +57,7 @@ bool need_of_step(const train_options *o, const tg_lm_config *config, rank_bytes
     return true;
 }
 
-/* Returns which part of a limit is needed; 0 if there is no limit. */
+/* Returns the share of a limit that is needed; 0 if there is no limit. */
 static double load(int64_t need, int64_t limit) { return limit == TG_NONE ? 0 : (double)need / ((double)limit + 1); }
 
 bool room_holds(const rank_bytes *room, const rank_bytes *need) {

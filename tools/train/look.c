@@ -5,8 +5,9 @@
 #include "look/page.h"
 #include "train/train.h"
 
-/* Chooses the steps of the profile. The first step of a call allocates and fills caches, so the second one is timed. A
- * step that --record observes cannot be timed too. */
+/* Chooses the steps of the profile. The first step of a call allocates and fills caches, so the second one is timed, if
+ * there is one. A step that --record observes cannot be timed too, so the next one is. Memory is noted in the step
+ * after. */
 static void choose_steps(look *l, int64_t done) {
     const train_options *o = l->o;
     int64_t recorded = !o->record ? 0 : o->record_step ? o->record_step : done + 1;

@@ -249,7 +249,7 @@ static int check_observers(const train_options *o, const parsed *p) {
     return 0;
 }
 
-/* Checks that samples are made: each rank must generate with all layers and whole sequences. */
+/* Checks that samples can be made: each rank must generate with all layers and whole sequences. */
 static int check_samples(const train_options *o) {
     const rank_options *on = &o->on;
     if (o->samples && !o->val_every)
@@ -270,7 +270,7 @@ static bool is_utf8(const char *text) {
     return string != NULL;
 }
 
-/* Checks that texts are UTF-8. state.json records them for --resume, and JSON is text in UTF-8. */
+/* Checks that the texts which state.json records for --resume are UTF-8, as JSON must be. */
 static int check_paths(const train_options *o) {
     const struct { const char *name, *path; } all[] = {
         {"data", o->data},   {"val-data", o->val_data},           {"init", o->init}, {"tokenizer", o->tokenizer},

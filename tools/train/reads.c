@@ -50,7 +50,7 @@ static const char *bytes_text(int64_t n, char *buf, size_t size) {
     return buf;
 }
 
-/* Prints the files of --data: the name of a single one, or their number. */
+/* Prints the files of --data and --val-data: the word that names a single one, or their number and bytes. */
 static void say_files(const train_data *d) {
     int64_t files = 0, bytes = 0;
     char size[32];
@@ -75,7 +75,7 @@ static double tokens_read(const train_data *d, double sequences) {
     return read;
 }
 
-/* Prints how much of the data the run reads, with the option that changes it if that is little. */
+/* Prints how much of the data the run reads. If that is little, also prints the options that change it. */
 static void say_reading(const train_data *d, const train_options *o, int64_t parameters) {
     double sequences = (double)o->steps * (double)o->batch, read = tokens_read(d, sequences);
     double epochs = read / (double)d->train_count;

@@ -16,8 +16,8 @@ typedef struct plan {
     char from[4096];         /* directory of that checkpoint */
     char held[4096];         /* the error that says why it cannot be used, until refuse_checkpoint prints it */
     int64_t done;            /* number of steps that the checkpoint has done; 0: a new run */
-    bool begun;              /* metrics.jsonl has a line */
-    json_t *corpus;          /* the plan of the data (corpus.h); made by the process of rank 0 */
+    bool begun;              /* this call of the program has written a line of metrics.jsonl */
+    json_t *corpus;          /* the plan of the data (corpus.h); a process without rank 0 gets it in open_run */
     char cache[4096];        /* the directory of token files */
     char out[32];            /* the directory of the run, if it was not given */
     int ended_by;            /* the signal that ended the run before its last step; 0: none */
@@ -30,7 +30,7 @@ typedef struct run {
     tg_ctx *ctx;
     tg_comm *world;
     bool chief;
-    model_files model; /* of --init */
+    model_files model; /* of --init or the checkpoint; of a new model only the config is set */
     trainer trainer;
     train_data data;
     metrics metrics;
@@ -41,7 +41,7 @@ typedef struct run {
     best_model best;
     int64_t saved;      /* the step of the newest checkpoint */
     bool kept;          /* the tokenizer's files have been copied */
-    int bad_steps;      /* consecutive steps whose loss or gradient was not finite */
+    int bad_steps;      /* consecutive steps whose loss or gradient was not finite (note_bad_step) */
 } run;
 
 /* ---- The checkpoint to continue from (resume.c) ---- */

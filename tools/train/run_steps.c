@@ -27,8 +27,8 @@ static bool is_due(const run *r, int64_t every, int64_t step) {
     return every && (step % every == 0 || step == r->o.steps);
 }
 
-/* Returns the validation loss; NaN after an error, and if no validation is due after this step. Each data-parallel rank
- * computes the losses of a part of the windows. */
+/* Returns the validation loss; NaN after an error, and if no validation is due after this step or there are no data for
+ * it. Each data-parallel rank computes the losses of a part of the windows. */
 static double validate(run *r, int64_t step) {
     const train_data *d = &r->data;
     if (!is_due(r, r->o.val_every, step) || !d->n_validation) return NAN;
@@ -72,8 +72,9 @@ static const char *remedy(const run *r) {
                  : "a lower --lr or a longer --warmup";
 }
 
-/* Counts consecutive steps whose loss or gradient is not finite. Returns false if there are too many: a step whose
- * gradients are not finite changes no weight, so the next step will hardly be better. */
+/* Counts consecutive steps whose loss or gradient is not finite; overflows that dynamic loss scaling handles neither
+ * count nor end the row. Returns false if there are too many: a step whose gradients are not finite changes no weight,
+ * so the next step will hardly be better. */
 static bool note_bad_step(run *r, int64_t step, const step_result *s) {
     enum { PATIENCE = 10 };
     if (isfinite(s->loss) && isfinite(s->grad_norm)) {
@@ -124,8 +125,8 @@ static bool write_step(run *r, int64_t step, const step_result *s, double val_lo
     return true;
 }
 
-/* Runs one step, and what follows it: validation, metrics, progress and a checkpoint. Sets *stop to whether the run was
- * interrupted. */
+/* Runs one step, and what follows it: validation, metrics, progress, samples and a checkpoint. Sets *stop to whether
+ * the run was interrupted, or ends by --patience. */
 static bool run_step(run *r, int64_t step, bool *stop) {
     int64_t *next = step < r->o.steps ? r->offsets + r->o.batch : NULL;
     if (!r->trainer.sent) data_offsets(&r->data, step, r->offsets);
@@ -151,7 +152,8 @@ static bool run_step(run *r, int64_t step, bool *stop) {
     return !due || save_checkpoint(r, step);
 }
 
-/* Ends the run after a step: saves the loss curve, the model and, if the run was interrupted, a checkpoint. */
+/* Ends the run after a step: saves the loss curve, the model and, if the run was interrupted before its end, a
+ * checkpoint. */
 static bool finish(run *r, int64_t step) {
     bool whole = step == r->o.steps || r->best.ended;
     if (r->chief) metrics_end_line(&r->metrics);

@@ -115,7 +115,7 @@ static char *text_of(const samples *s, const int64_t *ids, int64_t n) {
     return text;
 }
 
-/* Prints a sample on one line, and adds it to the file, if this rank writes it. */
+/* If this rank writes the file, prints a sample on one line, and adds it to the file. */
 static void show(samples *s, int64_t number, const tg_generated *sample) {
     int64_t n = s->prompt.count;
     int64_t *ids = s->file ? malloc((size_t)(n + sample->count) * sizeof *ids) : NULL;

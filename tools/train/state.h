@@ -1,7 +1,7 @@
 /* state.json of a checkpoint. It holds the options of the run, the size and hash of the data, and checksums of
- * config.json, of both indexes, of state.json itself and of the headers of the tensor files. Those headers hold the
- * checksums of the tensors. So damage, and a file from another checkpoint, are detected. Functions that return bool
- * print what is wrong and return false. */
+ * config.json or adapter_config.json, of the indexes, of state.json itself and of the headers of the tensor files.
+ * Those headers hold the checksums of the tensors. So damage, and a file from another checkpoint, are detected.
+ * Functions that return bool print what is wrong and return false. */
 #ifndef TRAIN_STATE_H
 #define TRAIN_STATE_H
 

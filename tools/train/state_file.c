@@ -62,8 +62,8 @@ static json_t *data_json(const train_data *d, int64_t step) {
     return data;
 }
 
-/* Returns the current directory if a path among the options is relative. Otherwise, and if the directory's name is not
- * UTF-8, returns NULL. */
+/* Returns the current directory if a path of --data, --val-data, --init or --order is relative. Otherwise, and if the
+ * directory's name is not UTF-8, returns NULL. */
 static json_t *origin_json(const train_options *o) {
     bool relative = has_relative(o->data) || has_relative(o->val_data) || is_relative(o->init) || is_relative(o->order);
     char *here = relative ? getcwd(NULL, 0) : NULL;

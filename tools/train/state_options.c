@@ -9,7 +9,7 @@
 #include "train/state.h"
 
 /* If an option was not given, sets it to the saved value. If it was given and is fixed, it must equal the saved value.
- * If it was given and is not fixed, it may differ, and a difference is printed. */
+ * If it was given and is not fixed, it may differ, and a difference is printed, except that of a list of words. */
 static bool merge_option(const option *row, bool given, const char *saved, train_options *o) {
     char number[4096];
     const char *now = option_value(row, o, number, sizeof number), *was = *saved ? saved : "none";
@@ -112,8 +112,8 @@ static bool resolve_words(const char *name, json_t *state, const char **words) {
     return good || (fail("no memory for the words of --%s", name), false);
 }
 
-/* Resolves the paths of --data or --val-data, if they are the checkpoint's. Standard input, and what has become a token
- * file of the run, are left as they are. */
+/* Resolves the paths of --data or --val-data, if they are the checkpoint's. Standard input, and all paths of a run that
+ * has token files, are left as they are. */
 static bool resolve_data(const char *name, const parsed *p, json_t *state, const train_options *o, const char **path) {
     char plan[4096];
     snprintf(plan, sizeof plan, "%s/data/data.json", o->out);

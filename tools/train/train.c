@@ -74,7 +74,7 @@ static int settle_options(plan *r) {
 }
 
 /* Finds the data, and makes token files where that is necessary, before the ranks begin and wait for each other. A run
- * that goes on uses the token files that it has made. */
+ * that goes on uses the token files that it has made, unless its options or the files have changed. */
 static bool plan_data(plan *r) {
     int64_t vocab = train_vocab(&r->o, r->state ? r->from : r->o.init);
     if (vocab < 0) return false;

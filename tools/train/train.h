@@ -89,7 +89,7 @@ typedef struct trainer {
     int64_t *buffer;         /* host memory for one of the input tensors */
     double *losses;          /* of the step's micro-batches, as they arrive from the device */
     tg_work **downloads;     /* the works that copy the losses to the host */
-    tg_tensor *tokens;       /* number of tokens of this rank in a step; NULL: not needed (count_tokens) */
+    tg_tensor *tokens;       /* this rank's part of the tokens of a step; NULL: not needed (count_tokens) */
     tg_tensor **params, **grads; /* of the parameters that are trained */
     int n_params;
     bool lora;            /* low-rank adapters are trained, and saved in place of the model */
@@ -102,17 +102,17 @@ typedef struct trainer {
     bool masked; /* some tokens are not predicted: `predicted` is the number of those that are, of the step */
     int64_t predicted;
     int n_micro;
-    /* With --capture and in a pipeline, all inputs of a step are on the device before the step begins. They are this
+    /* With --capture, and in a pipeline, all inputs of a step are on the device before the step begins. They are this
      * array: n_micro tensors of each token_kind for this step, and as many for the next one. A tensor that this stage
-     * does not need is NULL. Without --capture and without a pipeline the array is NULL, and the inputs of each
-     * micro-batch are sent by themselves. */
+     * does not need is NULL. Otherwise the array is NULL, and the inputs of each micro-batch are sent by themselves. */
     tg_tensor **inputs;
     tg_tensor **kept_losses; /* of the micro-batches, with --capture; NULL: not needed */
     /* With --capture the first step runs normally, the second one is captured, and later ones replay the graph. */
     bool capture, warm; /* warm: the first step has run */
     tg_graph *graph;
     tg_schedule schedule;
-    /* The checkpoint that has begun: its directory, and what writes the optimizer's state. save NULL: there is none. */
+    /* The checkpoint that has begun: its directory, and what writes the state of the optimizer and the random streams.
+     * save NULL: there is none. */
     struct {
         tg_save *save;
         int64_t step;
@@ -204,7 +204,7 @@ int64_t train_vocab(const train_options *o, const char *weights);
 corpus_options train_corpus(const train_options *o, const char *cache, int64_t vocab);
 /* Opens the data of a plan, which must outlive them. */
 bool data_open(train_data *d, tg_ctx *ctx, const train_options *o, const corpus_options *from, const json_t *plan);
-/* Prints what the data are, and how much of them the run reads. parameters: of the model. */
+/* Prints what the data are and, unless --order says it, how much of them the run reads. parameters: of the model. */
 void data_say(const train_data *d, const train_options *o, int64_t parameters);
 void data_close(train_data *d);
 /* Writes the offsets of the `batch` sequences of a step to out. The first step is number 1. */
@@ -265,7 +265,7 @@ void progress_open(progress *p, const train_options *o);
 void progress_add(mean_time *t, double seconds);
 void progress_add_step(progress *p, double seconds); /* without the time of the first step, which takes longer */
 /* Returns the seconds that the run will still take after this step: its steps, validations and checkpoints at their
- * mean times. So the estimate does not jump when a validation ends. NaN: unknown. */
+ * mean times so far. A kind that has not been timed yet counts 0. NaN: unknown. */
 double progress_left(const progress *p, int64_t step, int64_t steps);
 /* Returns the mean time of the newest steps; NaN: unknown. */
 double progress_step_seconds(const progress *p);
@@ -305,14 +305,15 @@ bool metrics_write(metrics *m, int64_t step, const step_result *r, double val_lo
 /* Syncs the file to the disk. Call it before a checkpoint is saved: a resumed run expects the lines of all steps that
  * the checkpoint has done. */
 bool metrics_sync(metrics *m);
-/* Prints the progress. On a terminal this is one line, which the next call overwrites. Elsewhere prints a line for the
- * first and the last step, every log_every steps, and for each validation. */
+/* Prints the progress. On a terminal this is one line, or the live view, which the next call overwrites. Elsewhere
+ * prints a line for the first step of this call of the program, the last step, every log_every steps, and each
+ * validation. */
 void metrics_show(metrics *m, const step_result *r, double val_loss, int64_t log_every);
 /* Ends the line of progress on a terminal, so that other output does not overwrite it. */
 void metrics_end_line(metrics *m);
 /* Draws the live view (live.c), over the last one. */
 void live_draw(metrics *m, const step_result *r);
-/* Writes loss.svg. */
+/* Writes loss.svg. Does nothing before the first step. */
 bool plot_losses(tg_ctx *ctx, const char *dir, const metrics *m);
 
 /* ---- Event files of TensorBoard (tensorboard.c) ---- */
@@ -374,7 +375,7 @@ typedef struct ending {
 /* Prints the command that goes on after an interruption. */
 void say_how_to_go_on(const ending *e, int64_t step);
 /* Prints the commands that use the model and, if there is a checkpoint of the last step, the one that trains it
- * further, to twice as many steps. */
+ * further, to twice as many steps if --steps takes that number. */
 void say_what_next(const ending *e);
 
 /* ---- The directory (directory.c) ---- */
@@ -421,8 +422,9 @@ int64_t checkpoint_newest_whole(const char *run, int64_t before);
 bool checkpoint_headers_are_whole(const char *dir);
 /* Returns whether no file of the checkpoint is missing or damaged. Reads all its bytes, and prints nothing. */
 bool checkpoint_is_whole(const char *dir);
-/* Checks that the data, and the offsets of --order for the steps done, are those that the run began with; then restores
- * the optimizer and the random streams. Collective, as checkpoint_save is. */
+/* Checks that the data, and the offsets of --order for the steps done, are those that the run began with, then restores
+ * the optimizer and the random streams. Data of a single source may have become longer: more tokens may follow those
+ * that the run began with. Collective, as checkpoint_save is. */
 bool checkpoint_restore(const char *dir, const json_t *state, const train_options *o, trainer *r,
                         const train_data *d);
 /* Saves a checkpoint. With --async-save it has only begun then: the bytes of the optimizer's state are held, and a

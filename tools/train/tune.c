@@ -65,7 +65,8 @@ static const char *read_lora(const char *text, tg_lora_opts *l, char words[MOST]
     return NULL;
 }
 
-/* Takes the next PATTERN=RATE from --lr-of. Returns false at the end; sets *rate to NaN if it is not of that form. */
+/* Takes the next PATTERN=RATE from --lr-of. Returns false at the end. Sets *rate to NaN if it is not of that form, or
+ * the rate is below 0. */
 static bool take_rate(const char **rest, char pattern[MOST], double *rate) {
     *rest += strspn(*rest, ",");
     size_t n = strcspn(*rest, ",");

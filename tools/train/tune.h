@@ -24,11 +24,12 @@ void tune_print(const trainer *r, const train_options *o);
 /* ---- best.c ---- */
 
 /* Takes the validation losses of earlier calls of the program from rank 0's metrics, which are NULL on other ranks.
- * `done` steps are done. If the folder best has a model of another step, renames it to best.unused, in place of an
- * earlier one. Collective. */
+ * `done` steps are done. If the folder best has a model of a later step or, with --keep-best, one whose step it does
+ * not say, renames it to best.unused, in place of an earlier one. With --keep-best saves the model if the folder then
+ * has none and the validation of step `done` was the best. Collective. */
 bool best_open(best_model *b, trainer *r, const train_options *o, const metrics *m, int64_t done);
-/* Takes the validation loss of a step, NaN if there was no validation. With --keep-best saves the model if none that is
- * kept was better. Sets *stop if --patience ends the run. Collective. */
+/* Takes the validation loss of a step, NaN if there was no validation. With --keep-best saves the model if its loss is
+ * lower than that of the kept one, or none is kept. Sets *stop if --patience ends the run. Collective. */
 bool best_note(best_model *b, trainer *r, const train_options *o, bool chief, int64_t step, double val_loss,
                bool *stop);
 /* Prints where the best model is. */
