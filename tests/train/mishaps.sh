@@ -166,6 +166,11 @@ for file in state.json rank-00000.safetensors index.json model.safetensors; do
         train --resume --out damaged --steps 40
     [ $file = model.safetensors ] || rm -r damaged
 done
+cp -r hurt given
+: >given/checkpoints/step-0000000010/state.json
+refuses 1 "; the newest whole checkpoint is that of step 30: add --resume-step 30 to go on from it" \
+    train --resume --out given --resume-step 10
+rm -r given
 refuses 1 "'damaged' has no checkpoint of that step" train --resume --out damaged --resume-step 11
 refuses 2 "--resume-step is for --resume" train $run --out x --resume-step 11
 runs train --resume --out damaged --resume-step 10

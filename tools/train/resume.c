@@ -8,7 +8,7 @@ bool refuse_checkpoint(const plan *r) {
     char remedy[256] = "";
     hold_errors(NULL, 0);
     if (r->chief && !checkpoint_is_whole(r->from)) {
-        int64_t step = checkpoint_newest_whole(r->o.out, r->done);
+        int64_t step = checkpoint_newest_whole(r->o.out, r->o.resume_step ? INT64_MAX : r->done);
         if (step)
             snprintf(remedy, sizeof remedy,
                      "; the newest whole checkpoint is that of step %" PRId64 ": add --resume-step %" PRId64

@@ -50,8 +50,8 @@ typedef struct run {
  * error. */
 bool find_checkpoint(plan *r);
 
-/* Prints why a checkpoint cannot be used, and returns false. If it is damaged, the message also names the newest one
- * that is whole. */
+/* Prints why a checkpoint cannot be used, and returns false. If it is damaged, the message of rank 0's process also
+ * names the newest one of the run that is whole, or says that there is none. */
 bool refuse_checkpoint(const plan *r);
 
 /* ---- The start of a rank's run (run_open.c) ---- */
