@@ -27,6 +27,11 @@ for command in "$(sed -n 's/^generate: //p' printed) --tokens 3" \
 done
 holds "the run goes on" test "$(wc -l <full/metrics.jsonl)" = 40
 holds "so do its samples" test "$(sed -n 's/{"step":\([0-9]*\),.*/\1/p' full/samples.jsonl | tr '\n' ' ')" = "10 10 20 20 30 30 40 40 "
+cp -r full grown
+yes "$(head -n 1 full/samples.jsonl)" | head -n 300000 >grown/samples.jsonl
+runs train --resume --out grown --steps 41 --log-every 1
+holds "also if there are more than 16 MiB of them" test "$(wc -l <grown/samples.jsonl)" = 300002
+rm -r grown
 
 # The files.
 holds "the page has the run and a step" reads page full/run.html run 40 1

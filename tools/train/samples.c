@@ -1,5 +1,6 @@
 /* Samples of a training run: continuations of a prompt by the model as it is at a validation. They are printed, and
  * kept in samples.jsonl, which has a line for each. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,26 +68,30 @@ bool samples_open(samples *s, tg_ctx *ctx, const train_options *o, const train_d
 
 /* ---- The file ---- */
 
-/* Keeps the lines of steps up to `done`. */
-static void keep_lines(samples *s, char *text, size_t n, int64_t done) {
-    for (char *line = text, *end; (end = memchr(line, '\n', (size_t)(text + n - line))); line = end + 1) {
-        json_t *of = json_loadb(line, (size_t)(end - line), 0, NULL);
-        bool keep = of && json_integer_value(json_object_get(of, "step")) <= done;
+/* Keeps the lines of steps up to `done`. Returns false after printing that they cannot be read. */
+static bool keep_lines(samples *s, int64_t done) {
+    FILE *from = open_regular(s->path);
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t n;
+    if (!from) return false;
+    while ((n = getline(&line, &capacity, from)) > 0) {
+        json_t *of = line[n - 1] == '\n' ? json_loadb(line, (size_t)n, 0, NULL) : NULL;
+        if (of && json_integer_value(json_object_get(of, "step")) <= done) fwrite(line, 1, (size_t)n, s->file);
         json_decref(of);
-        if (keep) fwrite(line, 1, (size_t)(end + 1 - line), s->file);
     }
+    bool good = !ferror(from) || (fail("cannot read '%s': %s", s->path, strerror(errno)), false);
+    free(line);
+    fclose(from);
+    return good;
 }
 
 bool samples_begin_file(samples *s, const char *dir, int64_t done) {
-    size_t n = 0;
     if (!s->prompt.count) return true;
     s->path = path_in(dir, "samples.jsonl");
     s->file = open_memstream(&s->lines, &s->length);
     if (!s->path || !s->file) return fail("no memory for samples"), false;
-    char *old = done && is_there(dir, "samples.jsonl") ? read_whole(s->path, &n) : NULL;
-    if (old) keep_lines(s, old, n, done);
-    free(old);
-    return true;
+    return !done || !is_there(dir, "samples.jsonl") || keep_lines(s, done);
 }
 
 /* Writes the ids as text to f. */
