@@ -297,6 +297,9 @@ runs train --data 3 a.txt 1 pairs.jsonl --out mixed $tiny --steps 3 --val-every 
 runs train --data 3 a.txt 1 pairs.jsonl --out unmixed $run --lr-schedule constant
 runs train --resume --out mixed --steps 6
 holds "a blend goes on in its order" same mixed unmixed
+sed -i 's/"path": "data-000"/"none": ""/' mixed/data/data.json
+refuses 1 "'mixed/data/data.json' has an entry that is not a part of the data" train --resume --out mixed --steps 9
+sed -i 's/"none": ""/"path": "data-000"/' mixed/data/data.json
 refuses 1 "--data is not what the run began with" train --resume --out mixed --steps 9 --data 2 a.txt 1 pairs.jsonl
 
 # A file of the same size that was written in the same second is another one.
@@ -321,6 +324,11 @@ small="--data both.txt --time 1s --threads 1 --layers 1 --hidden 16 --heads 2 --
 rm -rf timed
 runs train $small --micro-batches 3 --min-lr 0.002 --out timed
 holds "it need not agree with the defaults of what is chosen" says "--min-lr 0.002"
+yes 'text to train and to validate on' | head -c 200000 >many.txt
+runs train --data many.txt --time 1s --threads 1 --layers 1 --hidden 16 --heads 2 --seq-len 16 --batch 1 --val-fraction 0.9 \
+    --val-batches 0 --out whole
+holds "whole validations count in the time" test "$(grep -c val_loss whole/metrics.jsonl)" -le 4
+rm -rf whole
 refuses 2 "--warmup 900000000 is longer than --steps" train $small --warmup 900000000 --out x
 refuses 2 "is more than --steps" train --data both.txt --time 1s --threads 1 --layers 1 --hidden 16 --heads 2 --lr-schedule wsd \
     --wsd-steps 1000 --out x

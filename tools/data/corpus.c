@@ -29,7 +29,8 @@ static tg_tokens *open_part(tg_ctx *ctx, const corpus_options *o, const json_t *
     if (path && (whole || !cached)) t = tg_tokens_open(ctx, cached ? whole : path, (tg_token_format)format, o->vocab);
     free(whole);
     if (t || !check(ctx)) return t;
-    return fail("'%s' has an entry that is not a part of the data; remove the file to read the data again", o->cache),
+    return fail("'%s/data.json' has an entry that is not a part of the data; remove the file to read the data again",
+                o->cache),
            NULL;
 }
 

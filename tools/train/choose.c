@@ -36,8 +36,9 @@ static void plan_run(const chooser *c, candidate *k) {
     enum { MOST_EPOCHS = 16, VALIDATIONS = 20 };
     const double used = 0.95; /* of the time: the rest is for checkpoints */
     double step_tokens = (double)(k->o.batch * k->o.model.seq_len);
-    /* A validation of val_batches batches takes a third of the time of as many steps. */
-    double check = k->o.val_every ? (double)k->o.val_batches / 3 : 0, most = used * c->seconds / k->seconds;
+    /* A validation takes a third of the time of as many steps as it has batches. */
+    double batches = k->o.val_batches ? (double)k->o.val_batches : (double)c->val_tokens / step_tokens;
+    double check = k->o.val_every ? batches / 3 : 0, most = used * c->seconds / k->seconds;
     k->validations = (int64_t)fmax(1, fmin(VALIDATIONS, most / 4 / fmax(check, 1e-9)));
     double steps = fmin(most - (double)k->validations * check, MOST_EPOCHS * (double)c->tokens / step_tokens);
     k->o.steps = steps < 1 ? 1 : (int64_t)steps;
@@ -176,22 +177,21 @@ static void say_start(const chooser *c, const train_options *o) {
     say("\n  layers x hidden  parameters    tokens/s   tokens read    epochs per param.    score\n");
 }
 
-/* Counts the tokens for training, and finds out whether all of them are predicted. Returns false if there are none. */
+/* Counts the tokens for training and for validation, and finds out whether all are predicted. Returns false after
+ * printing what is wrong. */
 static bool look_at_data(chooser *c, const train_options *o) {
     corpus data = {0};
     tg_ctx *ctx = tg_ctx_new(TG_CONFIG(.device = "meta", .threads = 1));
-    int64_t n = 0;
-    bool val_data = false;
+    int64_t n = 0, val = 0;
     if (check(ctx) && corpus_open(&data, ctx, c->from, c->plan)) {
         c->masked = train_windows(o) != TG_WINDOWS_ACROSS || tg_tokens_has_context(data.tokens);
-        for (int i = 0; i < data.n; i++) {
-            n += data.source[i].validation ? 0 : data.source[i].count;
-            val_data |= data.source[i].validation;
-        }
+        for (int i = 0; i < data.n; i++) *(data.source[i].validation ? &val : &n) += data.source[i].count;
     }
     corpus_close(&data);
     tg_ctx_free(ctx);
-    c->tokens = val_data ? n : n - (int64_t)(o->val_fraction * (double)n);
+    int64_t tail = o->val_data ? 0 : (int64_t)(o->val_fraction * (double)n);
+    c->tokens = n - tail;
+    c->val_tokens = val + tail;
     return c->tokens > 0;
 }
 

@@ -30,7 +30,7 @@ typedef struct chooser {
     const corpus_options *from;
     const json_t *plan;
     double seconds; /* the given time */
-    int64_t tokens; /* for training */
+    int64_t tokens, val_tokens; /* for training, and for validation */
     double speed;   /* FLOP a second of the model that was measured last; 0: none was */
     bool masked;    /* some tokens are not predicted */
     rank_bytes room; /* the memory that the ranks can obtain */
