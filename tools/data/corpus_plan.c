@@ -37,7 +37,8 @@ typedef struct planner {
     /* The source that is being added. */
     const word_source *source;
     json_t *parts;
-    const char *stem; /* names of its token files begin with this */
+    const char *option; /* names it */
+    const char *stem;   /* names of its token files begin with this */
     encoder *encoder; /* made when the first text is read */
     token_cache cache;
     char name[32]; /* of the token file that is open in cache.writer */
@@ -155,14 +156,14 @@ static int64_t size_of(const char *path, data_format format) {
 
 static bool read_in_place(planner *p, const char *path, data_format format) {
     p->bytes += size_of(path, format);
-    warn_of_data(path, (int)format);
+    warn_of_data(p->option, path, (int)format);
     return end_dataset(p, true) && add_part(p, path, format, false);
 }
 
 static bool read_to_cache(planner *p, const char *path, data_format format) {
     bool standard = !strcmp(path, "-");
     if (standard && p->standard_input) return fail("'-' is given twice; standard input can be read once"), false;
-    if (!standard && !is_compressed(path)) warn_of_data(path, (int)format);
+    if (!standard && !is_compressed(path)) warn_of_data(p->option, path, (int)format);
     p->standard_input |= standard;
     return begin_dataset(p) && cache_add(&p->cache, path, format, &p->bytes);
 }
@@ -196,6 +197,7 @@ static bool add_file(planner *p, const char *path) {
 static bool add_source(planner *p, const word_source *s, bool validation) {
     const names *files = &s->files;
     p->source = s;
+    p->option = validation ? "val-data" : "data";
     p->stem = validation ? "val" : "data";
     p->bytes = 0;
     p->parts = json_array();

@@ -44,22 +44,22 @@ static size_t find_control(const unsigned char *bytes, size_t n) {
     return n;
 }
 
-void warn_of_data(const char *path, int data_format) {
+void warn_of_data(const char *option, const char *path, int data_format) {
     unsigned char bytes[HEAD_BYTES];
     FILE *f = not_regular(path) ? NULL : fopen(path, "re"); /* tg_tokens_open reports it if this fails */
     size_t n = f ? fread(bytes, 1, sizeof bytes, f) : 0;
     if (f) fclose(f);
     const signature *s = find_signature(bytes, n);
     if (s) {
-        warn("--data '%s' begins as a file that is %s; the model would see those bytes as they are: %s", path, s->kind,
-             s->remedy);
+        warn("--%s '%s' begins as a file that is %s; the model would see those bytes as they are: %s", option, path,
+             s->kind, s->remedy);
         return;
     }
     size_t at = data_format == TG_TOKENS_TEXT ? find_control(bytes, n) : n;
     if (at < n)
-        warn("--data '%s' is not text: byte %zu is 0x%02x; if it holds token ids, give --data-format u16, u32 or "
+        warn("--%s '%s' is not text: byte %zu is 0x%02x; if it holds token ids, give --data-format u16, u32 or "
              "megatron",
-             path, at, bytes[at]);
+             option, path, at, bytes[at]);
 }
 
 /* ---- Megatron datasets ---- */

@@ -7,8 +7,8 @@
 
 /* Warns if the first bytes of the file are those of another known format, such as an archive. If the given format is
  * text, also warns if they have control characters that text does not contain. This is no error, because any bytes are
- * valid tokens. data_format: a tg_token_format. */
-void warn_of_data(const char *path, int data_format);
+ * valid tokens. option: the name of the option that gives the file. data_format: a tg_token_format. */
+void warn_of_data(const char *option, const char *path, int data_format);
 
 /* Returns whether path names a Megatron dataset: X.bin if X.idx is a file; X.idx if X.bin is a file or the first bytes
  * of X.idx are those of an index; and X without an ending if both are files and there is no file or directory X. */
