@@ -13,6 +13,11 @@ holds "it says how to go on" grep -q 'tapegrad tokenize --tokenizer t' printed
 runs tokenizer show t
 holds "the number of ids is shown" grep -q '^400 ids' printed
 holds "the token that ends a text is shown" grep -q '0  <|endoftext|>  (ends a text)' printed
+runs tokenizer train --data "$text" --to special --vocab 330 --special $(seq -f '<s%g>' 41)
+echo '{"eos_token": "<s41>"}' >special/tokenizer_config.json
+runs tokenizer show special
+holds "the 41st special token is shown if it ends a text" grep -q '<s41>  (ends a text)' printed
+holds "then none is left out" test -z "$(grep 'and more' printed)"
 runs tokenizer show t --text 'the License'
 holds "the tokens of a text are shown" grep -q ' ĠLicense$' printed
 

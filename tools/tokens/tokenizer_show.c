@@ -24,14 +24,16 @@ static const char *note_of(const tg_tokenizer *k, int64_t id) {
 
 static void say_special(const tg_tokenizer *k) {
     enum { MOST = 40 };
-    int64_t found = 0;
+    int64_t found = 0, shown = 0;
     say("special tokens:\n");
     for (int64_t id = 0; id < tg_tokenizer_size(k); id++) {
         bool named = *note_of(k, id) != 0;
         if (!tg_tokenizer_is_special(k, id) && !named) continue;
-        if (found++ < MOST || named) say_token(k, id, note_of(k, id));
+        if (found++ >= MOST && !named) continue;
+        say_token(k, id, note_of(k, id));
+        shown++;
     }
-    if (found > MOST) say("  and more: %lld in all\n", (long long)found);
+    if (found > shown) say("  and more: %lld in all\n", (long long)found);
     if (!found) say("  none\n");
 }
 
