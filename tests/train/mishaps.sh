@@ -36,7 +36,8 @@ bzip2 -c book >book.bz2 2>/dev/null || printf 'BZh9' | cat - book >book.bz2
 warns "--data 'book.bz2' begins as a file that is compressed by bzip2" eval --model base --data book.bz2
 head -c 200 book | tr 'e' '\000' >zeros
 warns "--data 'zeros' is not text: byte" eval --model base --data zeros
-warns "--val-data 'zeros' is not text: byte" train --data book --val-data zeros --out zeroed $tiny --steps 1 --val-every 0 --checkpoint-every 0
+warns "--val-data 'zeros' is not text: byte" train --data book --val-data zeros --out zeroed $tiny \
+    --steps 1 --val-every 0 --checkpoint-every 0
 warns "decompress it first (bunzip2)" train --data book.bz2 --out zipped $tiny --steps 1 --val-every 0 --checkpoint-every 0
 silent eval --model base --data book
 

@@ -69,7 +69,8 @@ void candidate_choose_batch(const chooser *c, candidate *k, double tokens) {
 }
 
 /* Cuts the batch into twice as many micro-batches or, if --batch is given, the next larger number of them that divides
- * it. A batch that was not given becomes smaller if the number does not divide it. Returns false if it cannot be cut. */
+ * it. A batch that was not given becomes smaller if the number does not divide it. Returns false if there is no such
+ * number. */
 static bool cut_batch(const chooser *c, train_options *o) {
     int64_t n = replicas(o), most = o->batch / n, next = 2 * o->accumulate;
     if (given(c, "micro-batches")) return false;
