@@ -96,11 +96,15 @@ def flattened(data):
 
 def dtype_of_numbers(numbers):
     """bool, i64, u64 if i64 is too narrow, or None for the context's default float."""
-    if numbers and all(isinstance(n, bool) for n in numbers):
+    if numbers and all(map(_is_bool, numbers)):
         return 'bool'
-    if not numbers or not all(isinstance(n, Integral) for n in numbers):  # also NumPy's integers
+    if not numbers or not all(isinstance(n, Integral) or _is_bool(n) for n in numbers):  # also NumPy's integers
         return None
-    return 'u64' if max(numbers) >= 2**63 else 'i64'
+    return 'u64' if max(map(int, numbers)) >= 2**63 else 'i64'
+
+
+def _is_bool(n):
+    return isinstance(n, bool) or getattr(n, 'dtype', None) == 'bool'  # also NumPy's bools
 
 
 def bytes_of(numbers, dtype):

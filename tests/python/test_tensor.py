@@ -748,3 +748,9 @@ def test_numbers_of_numpy_take_the_dtype_of_the_tensor():
     assert (i + np.int64(2)).dtype == 'i32' and (i >= np.float32(2)).tolist() == [False, True]
     with pytest.raises(tg.DtypeError, match='0.5 cannot be i32'):
         i + np.float32(0.5)
+
+
+def test_lists_of_numpys_bools_are_bools():
+    assert tg.tensor([np.True_, False]).dtype == 'bool' and tg.tensor([[np.bool_(0)], [np.bool_(1)]]).dtype == 'bool'
+    assert tg.tensor([np.True_, 2]).dtype == 'i64' and tg.tensor([np.True_, 0.5]).dtype == 'f32'
+    assert tg.tensor([1.0, 2.0, 3.0])[[v > 1 for v in np.arange(3)]].tolist() == [3]
