@@ -7,7 +7,7 @@ is x[0][:, [1, 2]], whereas NumPy takes 0 and [1, 2] together."""
 
 from . import ops
 from .objects import TensorBase
-from .values import FLOATS, INTEGERS
+from .values import INTEGERS
 
 
 def get(x, index):
@@ -78,10 +78,10 @@ def _array(x, part):
 
     if not isinstance(part, TensorBase):
         part = tensor_for(x, part, 'i64' if isinstance(part, list) and not part else None)
-    if part.dtype in FLOATS:
-        raise IndexError(f'an index must have integers or bools, but this one is {part.dtype}')
-    if part.dtype != 'bool':
+    if part.dtype in INTEGERS:
         return part.cast('i64')
+    if part.dtype != 'bool':
+        raise IndexError(f'an index must have integers or bools, but this one is {part.dtype}')
     if not part.ndim:
         raise IndexError('a part of the index is a bool without dims; expected a mask (ops.where chooses by one bool)')
     return part

@@ -10,7 +10,7 @@ from .context import context
 from .errors import fail, text
 from .objects import OpBase
 from .tensor import Tensor, like, tensor, tensor_for, wrap
-from .values import dtype_of_numbers, dtype_value
+from .values import INTEGERS, dtype_of_numbers, dtype_value
 
 NULL = ffi.NULL
 _world_of, _ctx_of = lib.tgpy_world_of, lib.tgpy_ctx
@@ -197,7 +197,7 @@ def _set(value, argument, kind, keep):
         value.kind, value.list, value.n = lib.TG_VALUE_LIST, keep[-1], len(argument)
     elif isinstance(argument, ffi.CData):
         value.kind, value.pointer = lib.TG_VALUE_POINTER, argument
-    elif hasattr(argument, '__index__') and getattr(argument, 'dtype', None) not in ('f32', 'f64', 'bf16', 'f16'):
+    elif hasattr(argument, '__index__') and not (isinstance(argument, Tensor) and argument.dtype not in INTEGERS):
         value.kind, value.integer = lib.TG_VALUE_INT, argument.__index__()
     else:
         value.kind, value.number = lib.TG_VALUE_DOUBLE, float(argument)

@@ -151,7 +151,7 @@ class Tensor(TensorBase):
         return bool(self.item())
 
     def __index__(self):
-        if self.dtype in values.FLOATS:
+        if self.dtype not in values.INTEGERS and self.dtype != 'bool':
             raise TypeError(f'an index must be an integer, but this tensor is {self.dtype}')
         return int(self.item())
 

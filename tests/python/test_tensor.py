@@ -754,3 +754,15 @@ def test_lists_of_numpys_bools_are_bools():
     assert tg.tensor([np.True_, False]).dtype == 'bool' and tg.tensor([[np.bool_(0)], [np.bool_(1)]]).dtype == 'bool'
     assert tg.tensor([np.True_, 2]).dtype == 'i64' and tg.tensor([np.True_, 0.5]).dtype == 'f32'
     assert tg.tensor([1.0, 2.0, 3.0])[[v > 1 for v in np.arange(3)]].tolist() == [3]
+
+
+def test_a_float8_is_no_index():
+    x = tg.tensor([1.5]).cast('f8e5m2')
+    with pytest.raises(TypeError, match='this tensor is f8e5m2'):
+        range(5)[x]
+    for index in (x, (Ellipsis, x)):
+        with pytest.raises(IndexError, match='this one is f8e5m2'):
+            tg.tensor([1.0, 2.0, 3.0])[index]
+    with pytest.raises(TypeError, match='this tensor is f8e5m2'):
+        tg.tensor([1.0, 2.0, 3.0])[x.reshape(())]
+    assert tg.ops.leaky_relu(tg.tensor([-1.0, 2.0]), slope=x).tolist() == [-1.5, 2]
