@@ -151,7 +151,7 @@ def _replaced(x, parts, dim, value):
     if any(isinstance(p, TensorBase) and p.ndim for p in parts):
         return _put(x, [slice(None)] * dim + parts, value)
     if not parts:
-        return ops.expand(value, x.shape).contiguous() if value.shape != x.shape else value
+        return _expanded(value, x.shape).contiguous() if value.shape != x.shape else value
     part, rest = parts[0], parts[1:]
     if part is None:  # a dim of size 1, which the value has or broadcasts to
         place = value.ndim - 1 - _dims_of(rest, x.ndim - dim)
@@ -164,6 +164,14 @@ def _replaced(x, parts, dim, value):
     if step < 0:
         (start, stop), step, new = _forward(start, stop, step), -step, ops.flip(new, dims=[dim])
     return ops.slice_scatter(x, new, dim=dim, start=start, stop=max(start, stop), step=step)
+
+
+def _expanded(value, shape):
+    """value broadcast to a shape, which may lack dims of size 1 that value has in front."""
+    extra = value.ndim - len(shape)
+    if extra > 0 and value.shape[:extra] == (1,) * extra:
+        value = value.reshape(value.shape[extra:])
+    return ops.expand(value, shape)
 
 
 def _dims_of(parts, ndim):
@@ -181,6 +189,6 @@ def _put(x, parts, value):
     places = (places if places._world == x._world else tensor_for(x, places)).reshape(list(x.shape))
     chosen = get(places, tuple(parts))
     flat = ops.index_put(
-        x.reshape([-1]), ops.expand(value, chosen.shape).reshape([-1]), [chosen.reshape([-1])], dims=[0]
+        x.reshape([-1]), _expanded(value, chosen.shape).reshape([-1]), [chosen.reshape([-1])], dims=[0]
     )
     return flat.reshape(list(x.shape))

@@ -766,3 +766,14 @@ def test_a_float8_is_no_index():
     with pytest.raises(TypeError, match='this tensor is f8e5m2'):
         tg.tensor([1.0, 2.0, 3.0])[x.reshape(())]
     assert tg.ops.leaky_relu(tg.tensor([-1.0, 2.0]), slope=x).tolist() == [-1.5, 2]
+
+
+@pytest.mark.parametrize('index', [slice(None), slice(1, 3), [0, 2], (None, slice(None)), slice(None, None, -1)])
+def test_a_value_may_have_dims_of_size_1_in_front(index):
+    expected, x = np.zeros(3, 'float32'), tg.zeros((3,))
+    value = np.arange(expected[index].size, dtype='float32').reshape(1, 1, -1)
+    expected[index] = value
+    x[index] = value
+    assert x.tolist() == expected.tolist()
+    with pytest.raises(tg.ShapeError):
+        x[index] = np.ones((2, 3), 'float32')
