@@ -1,6 +1,7 @@
 """Modules, layers, initial values, and models of the library."""
 
 import copy
+import functools
 import gc
 import os
 import pickle
@@ -600,3 +601,9 @@ def test_a_gpt_generates_outside_of_its_context():
         gpt = nn.GPT(vocab=8, layers=1, heads=1, hidden=8, positions=16)
         expected = gpt.generate([[1, 2]], 3)
     assert gpt.generate([[1, 2]], 3) == expected and len(gpt.generate([[1, 2]], 3, 0.8)[0]) == 5
+
+
+def test_a_function_without_a_name_is_printed_as_its_class():
+    model = nn.Sequential(functools.partial(ops.leaky_relu, slope=0.5), ops.relu)
+    assert repr(model).split('\n')[1:] == ['  0: Function (partial)', '  1: Function (relu)']
+    assert model(tg.tensor([-2.0, 2.0])).tolist() == [0, 2]

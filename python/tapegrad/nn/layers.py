@@ -171,7 +171,8 @@ class Function(Module):
         return self.fn(*args, **self.arguments)
 
     def describe(self):
-        return ', '.join([self.fn.__name__, *(f'{name} {value}' for name, value in self.arguments.items())])
+        name = getattr(self.fn, '__name__', type(self.fn).__name__)  # a partial has no name
+        return ', '.join([name, *(f'{key} {value}' for key, value in self.arguments.items())])
 
 
 class Sequential(ModuleList):
