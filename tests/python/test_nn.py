@@ -607,3 +607,14 @@ def test_a_function_without_a_name_is_printed_as_its_class():
     model = nn.Sequential(functools.partial(ops.leaky_relu, slope=0.5), ops.relu)
     assert repr(model).split('\n')[1:] == ['  0: Function (partial)', '  1: Function (relu)']
     assert model(tg.tensor([-2.0, 2.0])).tolist() == [0, 2]
+
+
+def test_attributes_of_another_model_stay_with_it_when_a_part_is_moved(gpt):
+    path = next(name for name, m in gpt.named_modules() if name.endswith('mlp'))
+    part, gru, x = gpt.get(path), nn.GRU(4, 4), tg.ones((1, 1, 4))
+    expected, weight = gru(x)[0].tolist(), dict(gru.named_parameters())
+    part.extra, part.tied = gru, next(iter(weight.values()))
+    assert gpt.replace(path, nn.Module()) is part
+    assert gru(x)[0].tolist() == expected
+    root = part.tied._root
+    assert root is gru._root and root is not part._root

@@ -102,12 +102,14 @@ class Native(Copied):
         _take_back(old, _Root(self._root._world, taken))
 
     def _move(self, root, pointer):
-        """Notes that the library's module now belongs to another tree."""
+        """Notes that the library's module now belongs to another tree, with its tensors and the modules in it. Other
+        attributes may be modules and tensors of other trees, which stay there."""
+        old = self._root
         vars(self).update(_root=root, _pointer=pointer)
         for value in vars(self).values():
-            if isinstance(value, _Part):
+            if isinstance(value, _Part) and value._root is old:
                 value._root = root
-            elif isinstance(value, Native):
+            elif isinstance(value, Native) and value._root is old:
                 value._move(root, value._pointer)
 
     def __getitem__(self, i):
