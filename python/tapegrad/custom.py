@@ -181,6 +181,8 @@ def _returned(values, like_these, what):
         raise ValueError(f'{what} returned {len(values)} tensors, but {len(like_these)} were expected')
     tensors = [None if v is None or x is None else like(v, x) for v, x in zip(values, like_these)]
     for i, (v, x) in enumerate(zip(tensors, like_these)):
+        if v is NotImplemented:
+            raise TypeError(f'number {i} of what {what} returned is a {type(values[i]).__name__}; expected a tensor')
         if v is not None and v.shape != x.shape:
             raise ValueError(f'number {i} of what {what} returned has the shape {v.shape}, but must have {x.shape}')
     return tensors
@@ -263,8 +265,11 @@ def _put(call, tape, c, i, g):
 
 @ffi.def_extern()
 def tgpy_on_vjp(t, node, gout, gin):
-    n = lib.tg_node_outputs(node)
-    return _recorded(t, node, gout, n, gin, lambda call: (call._op._vjp, call.inputs))
+    def choose(call):
+        call.needs = tuple(x is not None and x.requires_grad for x in call.inputs)
+        return call._op._vjp, call.inputs
+
+    return _recorded(t, node, gout, lib.tg_node_outputs(node), gin, choose)
 
 
 @ffi.def_extern()

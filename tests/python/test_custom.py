@@ -244,3 +244,31 @@ def test_a_backward_may_return_tensors_of_the_default_context():
     x = tg.ones((2,), requires_grad=True, context=tg.Context())
     (same(x) + same(x)).sum().backward()
     assert x.grad.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize('create_graph', [False, True])
+def test_a_vjp_knows_which_inputs_need_a_gradient(create_graph):
+    seen = []
+
+    @tg.custom_op
+    def product(call, x, y, z=None):
+        return x * y
+
+    @product.vjp
+    def _(call, g):
+        seen.append(call.needs)
+        return call.inputs[1] * g, None, None
+
+    x, y = leaf(3), tg.tensor(np.ones(3))
+    assert tg.grad(product(x, y, None).sum(), x, create_graph=create_graph).tolist() == [1, 1, 1]
+    assert seen == [(True, False, False)]
+
+
+def test_a_gradient_must_be_a_tensor_or_numbers():
+    @tg.custom_op
+    def same(call, x):
+        return x * 1
+
+    same.backward(lambda call, g: {'x': g})
+    with pytest.raises(tg.CallbackError, match='number 0 of what the backward of same returned is a dict'):
+        same(leaf(3)).sum().backward()
