@@ -166,7 +166,20 @@ def custom_op(forward):
 
 
 def _lent(world, tape, handles):
-    return tuple(None if x == NULL else wrap(lib.tgpy_box_new(world, tape, x, True)) for x in handles)
+    return tuple(None if x == NULL else _readable(world, tape, x) for x in handles)
+
+
+def _readable(world, tape, x):
+    """A Tensor of a handle that a callback was given. Of an input that has ended since the call, such as one that the
+    call made of a number, it is a copy: the node still has its bytes."""
+    if lib.tg_is_alive(x) or not lib.tg_array_of(x).contiguous:
+        return wrap(lib.tgpy_box_new(world, tape, x, True))
+    ctx, array = lib.tgpy_ctx(world), lib.tg_array_of(x)
+    shape = lib.tg_shape_make(array.ndim, array.shape if array.ndim else NULL)
+    box = lib.tgpy_box_new(world, NULL, lib.tg_zeros(ctx, array.dtype, shape), False)
+    y = wrap(box) if box else fail(world)
+    _copy_bytes(world, ctx, y._live(), x)
+    return y
 
 
 def _called(params):
@@ -224,9 +237,13 @@ def tgpy_on_forward(c):
 def _copy(world, c, into, x):
     """Copies the values of x into a contiguous tensor of the call with the same shape and dtype."""
     x = x if x.is_contiguous else x.contiguous()
-    source, target = lib.tg_array_of(x._live()), lib.tg_array_of(into)
+    _copy_bytes(world, c.ctx, into, x._live())
+
+
+def _copy_bytes(world, ctx, into, x):
+    source, target = lib.tg_array_of(x), lib.tg_array_of(into)
     n = target.numel * lib.tg_dtype_bits(target.dtype) // 8
-    if n and lib.tg_ctx_ops(c.ctx).copy(c.ctx, target.data, source.data, n, lib.TG_COPY_DEVICE):
+    if n and lib.tg_ctx_ops(ctx).copy(ctx, target.data, source.data, n, lib.TG_COPY_DEVICE):
         fail(world)
 
 
@@ -257,8 +274,9 @@ def _put(call, tape, c, i, g):
         return
     if g is None:
         g = zeros(x.shape, dtype=x.dtype, context=_context_of(x))
-    elif add:
-        g = g if g._world == call._world else tensor_for(x, g)
+    elif g._world != call._world and (add or g.device != x.device):
+        g = tensor_for(x, g)
+    if add:
         g = _lent(call._world, tape, [c.gin[i]])[0] + g.cast(x.dtype)
     _copy(call._world, c, c.gin[i], g.cast(x.dtype))
 

@@ -272,3 +272,34 @@ def test_a_gradient_must_be_a_tensor_or_numbers():
     same.backward(lambda call, g: {'x': g})
     with pytest.raises(tg.CallbackError, match='number 0 of what the backward of same returned is a dict'):
         same(leaf(3)).sum().backward()
+
+
+@tg.custom_op
+def product(call, x, y):
+    return x * y
+
+
+@product.vjp
+def _(call, g):
+    return call.inputs[1] * g, None
+
+
+@pytest.mark.parametrize('create_graph', [False, True])
+def test_inputs_that_have_ended_are_read_in_backward(create_graph):
+    x = tg.tensor([1.0, 2.0], requires_grad=True)
+    values = np.array([3.0, 4.0], 'float32')
+    for make in (lambda: 3, lambda: values, values.tolist, lambda: tg.tensor(values)):
+        g = tg.grad(product(x * x, make()).sum(), x, create_graph=create_graph)
+        assert np.allclose(g.numpy(), 2 * x.numpy() * np.array(make()))
+        if create_graph:
+            assert np.allclose(tg.grad(g.sum(), x).numpy(), 2 * np.array(make()))
+
+
+def test_a_gradient_on_another_device_is_refused():
+    @tg.custom_op
+    def double(call, x):
+        return x * 2
+
+    double.backward(lambda call, g: tg.zeros(g.shape, dtype='f64', context=tg.Context('meta')))
+    with pytest.raises(tg.Error, match='meta'):
+        double(leaf(3)).sum().backward()
