@@ -11,7 +11,8 @@ from .registry import op
 
 @op('Dropout')
 def dropout(n, x, ratio=None, training=None):
-    """x and the mask of what is kept. Before version 12, nodes of inference only."""
+    """x and the mask of what is kept. Elements are dropped if the input training is true, and before version 7 unless
+    is_test is set."""
     p = ratio.item() if ratio is not None else 0.5 if n.since >= 12 else n.ratio
     if not (training.item() if training is not None else n.since < 7 and not n.is_test) or not p:
         return (x, full(x.shape, 1, dtype='bool' if n.since >= 10 else x.dtype))[: n.n_out] if n.n_out > 1 else x
@@ -19,7 +20,7 @@ def dropout(n, x, ratio=None, training=None):
         return ops.dropout(x, float(p))
     kept = _uniform(n, x.shape) >= tensor(p, 'f64')
     y = x * kept.cast(x.dtype) * (1 / (1 - p))
-    return y if n.n_out == 1 else (y, kept)
+    return y if n.n_out == 1 else (y, kept if n.since >= 10 else kept.cast(x.dtype))
 
 
 def _uniform(n, shape):
