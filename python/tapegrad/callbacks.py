@@ -56,7 +56,8 @@ def on_tape(world, tape, call):
 
 
 class _Hook:
-    """A hook of a tensor. Its box is lent: it does not keep the tensor, but shows whether the tensor has ended."""
+    """A hook of a tensor. Its box is lent: it keeps the context, but not the tensor, and shows whether the tensor has
+    ended."""
 
     box = None
 
@@ -74,7 +75,8 @@ class _Hook:
 
 
 def _sweep():
-    """Forgets the hooks of tensors that have ended, when their number has doubled."""
+    """Forgets the hooks of tensors that have ended, if the number of registered objects has doubled since the last
+    sweep, and is at least 64."""
     if len(_functions) < _sweep_at[0]:
         return
     for number in [n for n, h in list(_functions.items()) if isinstance(h, _Hook) and h.ended]:

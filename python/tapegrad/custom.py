@@ -36,7 +36,7 @@ class Call:
         self._op, self._world = op, world
         self.arguments = arguments  # the named arguments of the call
         self.inputs = self.outputs = ()
-        self.needs = ()  # for each input, whether it needs a gradient; set in backward
+        self.needs = ()  # for each input, whether it needs a gradient; set before backward or vjp is called
 
     @contextlib.contextmanager
     def _of_node(self, tape, inputs, outputs):

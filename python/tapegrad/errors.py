@@ -72,7 +72,8 @@ _raised = _Raised()  # this thread's exceptions of callbacks that the library is
 
 
 def fail(world):
-    """Raises the error of a context, and clears it. If another thread is using the context, raises StateError."""
+    """Raises the error of a context, and clears it. Raises StateError if another thread is using the context,
+    HandleError if it was closed, and MemoryError if it has no error."""
     if lib.tgpy_was_refused():
         raise BY_STATUS[lib.TG_ERR_STATE](
             'another thread is using the context at this moment; a context and its tensors belong to one thread at a '
@@ -98,7 +99,9 @@ def check(world):
 
 
 class using:
-    """`with using(world):` this thread uses the context. Calls of the library need it, except those of bridge.h."""
+    """`with using(world):` this thread uses the context, and other threads are refused. Calls that may run Python
+    functions need it. Other calls may do without it if tgpy_usable or a function of bridge.h has checked before that no
+    other thread uses the context."""
 
     __slots__ = ('world',)
 

@@ -8,7 +8,7 @@ _Free = ffi.typeof('void (*)(void *)')
 
 class Owned:
     """Owns an object of the library. Its last reference may end on any thread; the object is freed at the next call on
-    the context."""
+    the context, or with the context."""
 
     _pointer = None
 

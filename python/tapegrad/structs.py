@@ -8,7 +8,7 @@ from .errors import text
 from .values import dtype_value, shape_value
 
 _fields = {}
-_alive = weakref.WeakKeyDictionary()  # by struct, what its fields point to, which must live as long as the struct
+_alive = weakref.WeakKeyDictionary()  # for each struct a list of what its fields point to, kept as long as the struct
 
 
 def fields_of(name):
@@ -68,7 +68,8 @@ def options(name, values):
 
 
 def fields_set(name, struct):
-    """The values from which `options` makes a struct like this one. Its only pointers may be texts."""
+    """The values from which `options` makes a struct like this one. Raises TypeError if the struct has a pointer that
+    is neither a text nor NULL."""
     found = {}
     for key, field in fields_of(name).items():
         value = getattr(struct, key)

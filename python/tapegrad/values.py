@@ -119,8 +119,8 @@ def bytes_of(numbers, dtype):
 
 
 def write(x, numbers):
-    """Writes an array of doubles, or of elements of its dtype, into a new tg_tensor, unless it is of device meta, whose
-    tensors have no values."""
+    """Writes an array of doubles, or of elements of the tensor's dtype, into a new tg_tensor. Does nothing on device
+    meta, whose tensors have no values."""
     if ffi.string(lib.tg_ctx_device(lib.tg_ctx_of(x))) == b'meta':
         return
     if numbers.typecode == 'd':

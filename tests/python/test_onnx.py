@@ -472,6 +472,7 @@ def test_quantization_divides_in_the_precision_of_the_node():
 @pytest.mark.parametrize('is_test', [0, 1])
 def test_the_mask_of_an_old_dropout_has_the_dtype_of_x(is_test):
     nodes = [node('Dropout', 'x', 'y mask', ratio=0.5, is_test=is_test)]
-    y, mask = tg.onnx.load(model_of(nodes, [info('x', [64])], [info('y'), info('mask')], opset=6))(np.ones(64, 'float32'))
+    model = tg.onnx.load(model_of(nodes, [info('x', [64])], [info('y'), info('mask')], opset=6))
+    y, mask = model(np.ones(64, 'float32'))
     assert mask.dtype == 'f32' and np.allclose(y.numpy(), mask.numpy() * (1 if is_test else 2))
     assert mask.numpy().all() == bool(is_test)

@@ -30,8 +30,8 @@ def function(f):
 
 @jax.tree_util.register_pytree_node_class
 class _Kept:
-    """What backward needs: the arrays and, as constants for JAX, the pair of the inputs that need a gradient and the
-    recorded run, which is None if there was none."""
+    """What backward needs: the arrays and, as constants for JAX, a pair. The pair has the positions of the inputs that
+    need a gradient, and the recorded run, or None if no run was recorded."""
 
     def __init__(self, constants, arrays):
         self.constants, self.arrays = constants, arrays

@@ -45,7 +45,7 @@ def shapes(program, arrays):
 
 
 def results(program, arrays):
-    """The results of a program for arrays, which are kept for no backward."""
+    """The results of a program for arrays. Nothing is kept for backward."""
     with unused(device_of(arrays)) as locked, locked.context.tape():
         return [given(y) for y in program.run([taken(x) for x in arrays], False)]
 

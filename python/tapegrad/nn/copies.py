@@ -12,7 +12,7 @@ class Origin:
         self.make, self.top = make, lambda: None  # top() is the module, or None after its end
 
     def find(self, path):
-        """The module of this path, or None if it is no longer where it was made."""
+        """The module of this path, or None if it is no longer where it was made, or the top has ended."""
         module = self.top()
         for name in path.split('.') if path else ():
             module = None if module is None else module._own_child(name)
@@ -84,8 +84,9 @@ def _part(top, path):
 
 
 def _made(cls, origin, path):
-    """A module as it was made: a whole one, or a part that was taken out of one. The part is that of the copy of the
-    whole, if there is one, which then gets what has taken the place of the part."""
+    """A module as it was made: a whole model, or a part that was taken out of a model. The part is taken out of the
+    copy of the model if there is one, and else out of a new model. The copy of the model gets what has replaced the
+    part when its own state is restored."""
     if not path:
         return _whole(cls, origin)
     top = origin.top() if origin.find(path) else _whole(cls, Origin(origin.make))

@@ -51,7 +51,7 @@ class Embedding(Module):
 
 
 class _Norm(Module):
-    """What norms have: weight, which starts as 1, bias, which starts as 0, and eps."""
+    """What norms have: weight, which starts as 1, bias, which starts as 0 or is None, and eps."""
 
     def __init__(self, size, eps, bias, dtype):
         self.weight = ones((size,), dtype=dtype)

@@ -137,7 +137,8 @@ class Module:
         return self
 
     def _cast(self, dtype, converted):
-        """Converts the tensors of this module itself. converted has the new tensors of old ones by their addresses."""
+        """Converts the tensors of this module itself. converted has pairs of an old and the new tensor, by the
+        address of the old one."""
         for name, x, _ in self._tensors():
             if x.dtype not in FLOATS:
                 continue

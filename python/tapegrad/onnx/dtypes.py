@@ -33,7 +33,8 @@ FIELDS = ('to', 'dtype', 'output_dtype', 'output_datatype', 'precision')  # attr
 
 
 def missing(code):
-    """What MissingOp calls a dtype, or None if the library has it. Code 0 is a dtype that is not known."""
+    """What MissingOp calls a dtype; None if the library has it, or if the code is 0, which stands for an unknown
+    dtype."""
     return None if code in DTYPES or not code else 'dtype ' + TensorProto.DataType.Name(code).lower()
 
 
@@ -61,7 +62,7 @@ def from_proto(proto):
 
 
 def from_array(array, name=None):
-    """A tensor with the values of an array, or with the given dtype."""
+    """A tensor with the values of an array, in the dtype of this name or else in that of the array."""
     return tensor(array, name)
 
 
@@ -90,7 +91,7 @@ def integers(x):
 
 
 def on_host(fn, *inputs, dtype=None):
-    """A tensor of what fn computes from arrays of the inputs: integers and bools, for ops that the library has for
-    floats only. No gradient flows."""
+    """A tensor of what fn computes from arrays of the inputs, for what no op of the library computes, such as powers of
+    integers. Its dtype is that of the first input by default. No gradient flows."""
     result = np.asarray(fn(*[x.numpy() for x in inputs]))
     return tensor(result, dtype or inputs[0].dtype)

@@ -53,7 +53,8 @@ class Model:
         self.requires_grad(requires_grad)
 
     def requires_grad(self, on=True):
-        """Says whether the parameters require gradients, and returns the model."""
+        """Says whether the parameters require gradients, and returns the model. Those for which a node Gradient
+        computes a gradient always do."""
         for name, x in self.parameters.items():
             x.requires_grad = on or name in self._leaves
         return self

@@ -65,7 +65,8 @@ class Axis:
         )
 
     def taps(self):
-        """(place, weight) of each element of x that counts; the weight of one outside is 0."""
+        """(place, weight) of each element of x that counts. For a place outside of x the padding decides: with zeros
+        the weight is 0, with border the place is that of the nearest element, and with reflection it is mirrored."""
         if self.mode == 'nearest':
             return [self._tap(self.at, full((), 1, dtype=self.at.dtype))]
         base = ops.floor(self.at).detach()

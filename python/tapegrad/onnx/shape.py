@@ -168,8 +168,8 @@ _PADS = {
 
 
 def _has_pad(mode, x, ends, number):
-    """Whether an op of the library makes these pads: none that repeats x more than once, nor bools or an integer that
-    is no double."""
+    """Whether an op of the library makes these pads. No op pads bools, or with an integer that is no double; in modes
+    other than constant, each pad must be at least 0 and less than the size of the dim."""
     if mode == 'constant':
         return x.dtype != 'bool' and (x.dtype in FLOATS or float(number) == number)
     return all(0 <= p < size for pair, size in zip(ends, x.shape) for p in pair)

@@ -30,7 +30,8 @@ def _has_own_backward(module):
 
 
 def _boxed(module, _):
-    """Compiles a graph of AOTAutograd. Its views rely on strides that results of other graphs have in PyTorch."""
+    """Compiles a graph of AOTAutograd. A view in it relies on the strides that PyTorch gives to the results of other
+    graphs. Tapegrad's results may have other strides, so views become reshapes."""
     for node in module.graph.nodes:
         if node.target is torch.ops.aten.view.default:
             node.target = torch.ops.aten.reshape.default
@@ -43,7 +44,8 @@ _with_own_backward = aot_autograd(fw_compiler=_boxed, bw_compiler=_boxed)
 
 
 class _Compiled:
-    """A graph, with a program for each thread, and for each set of numbers among its arguments (dynamic shapes)."""
+    """A graph, with a program for each context, so for each thread and device. If there are numbers among the arguments
+    (dynamic shapes), each set of numbers and shapes has a program of its own too."""
 
     def __init__(self, module):
         self.module, self.programs = module, {}

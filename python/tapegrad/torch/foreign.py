@@ -21,8 +21,8 @@ def op(f):
 
 
 class Foreign:
-    """A result of PyTorch whose dtype Tapegrad lacks, such as a complex one, and the tensors that it depends on: pairs
-    of a Tensor and the leaf of PyTorch's graph that has its bytes."""
+    """A result of PyTorch whose dtype, layout or number of dims Tapegrad lacks, such as a complex one, and the tensors
+    that it depends on: pairs of a Tensor and the leaf of PyTorch's graph that has its bytes."""
 
     def __init__(self, value, sources):
         self.value, self.sources = value, sources

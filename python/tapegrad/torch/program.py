@@ -36,8 +36,8 @@ class Step:
         return isinstance(self.function, fallback.Operator)
 
     def run(self, values):
-        """Computes the value of the step, and drops those that no later step reads. If Tapegrad has no counterpart of
-        the op for its arguments, for their shapes, or for integers or bools, PyTorch computes it from then on."""
+        """Computes the value of the step, and drops the values that no later step reads. If Tapegrad has no counterpart
+        of the op for its arguments, for their shapes, or for integers or bools, PyTorch computes it from then on."""
         try:
             values[self.place] = self.call(values)
         except (Unmapped, tg.ShapeError):  # PyTorch has accepted the shapes while it traced the graph
@@ -72,7 +72,7 @@ class Program:
         self.inputs = [places[n] for n in nodes if n.op == 'placeholder']
         self.constants = {places[n]: taken(getattr(trace.module, n.target)) for n in nodes if n.op == 'get_attr'}
         self.steps = [Step(n, places) for n in nodes if n.op == 'call_function']
-        self.parts = None  # the steps, those in a row that PyTorch does not compute as one Sequence
+        self.parts = None  # after the first run: the steps, in which a Sequence stands for several in a row
         self.results = [_placed(r, places) for r in nodes[-1].args[0]]
         self._find_ends()
 
@@ -98,8 +98,8 @@ class Program:
 
 
 def _parts(steps, constants):
-    """The steps in sequences, and those between them that Python has to call: what PyTorch computes, and choices from
-    tuples that others have made."""
+    """The steps in sequences, and those between them that Python has to call: ops that PyTorch computes, and getitem
+    of a tuple that was made before the sequence."""
     row, made = [], set()
     for step in steps:
         alone = step.in_pytorch or (step.target is operator.getitem and not step.reads <= made)

@@ -13,7 +13,8 @@ _thread = threading.local()
 
 
 def context_of(device):
-    """This thread's context for a device of PyTorch. It has as many threads as PyTorch when it is first used."""
+    """This thread's context for a device of PyTorch. It has as many threads as PyTorch has when the thread first asks
+    for the context."""
     contexts = _thread.__dict__.setdefault('contexts', {})
     name = 'cpu' if device.type == 'cpu' else str(device)
     if name not in contexts:
@@ -33,7 +34,7 @@ class _Tapes:
     def put_back(self, tape):
         try:
             tape.reset()
-        except tg.StateError:  # another thread uses the context, which then takes the tape back later
+        except tg.StateError:  # another thread uses the context: the tape is not used again, and ends with its object
             return
         self.free.append(tape)
 

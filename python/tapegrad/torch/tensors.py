@@ -10,7 +10,8 @@ from .ops.table import DTYPES, MAX_DIMS
 
 
 def taken(x):
-    """A PyTorch tensor as a Tensor on the same bytes; x itself if Tapegrad lacks its dtype or its number of dims."""
+    """A PyTorch tensor as a Tensor on the same bytes; x itself if Tapegrad lacks its dtype, its layout or its
+    number of dims."""
     if x.dtype not in DTYPES or x.ndim > MAX_DIMS or x.layout != torch.strided:
         return x
     x = x.detach()

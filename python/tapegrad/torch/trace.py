@@ -185,7 +185,8 @@ def _whole(node):
 
 
 def _fold(module):
-    """Computes with PyTorch, once, what depends on no input, and makes it an attribute of the module."""
+    """Computes with PyTorch, once, what depends on no input and is not random. Its tensors become attributes of the
+    module."""
     graph, values = module.graph, {}
     for node in list(graph.nodes):
         if node.op == 'get_attr':

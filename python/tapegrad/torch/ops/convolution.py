@@ -76,7 +76,7 @@ def _resized(out, x, resize, name, scales):
 
 
 def _matrix(dtype, size, new, resize, name):
-    """The matrix that resizes a dim: PyTorch's own result for each unit vector. There is one for each context."""
+    """The matrix that resizes a dim: PyTorch's own result for each unit vector. Each context keeps its matrices."""
     known = _matrices.setdefault(tg.context(), {})
     key = dtype, size, new, name
     if key not in known:

@@ -155,7 +155,7 @@ def unfold(out, x, dimension, size, step):
 
 @maps(aten.as_strided.default)
 def as_strided(out, x, size, stride, offset=None):
-    """trace.py has made x the tensor whose elements fill the bytes in row-major order."""
+    """trace.py has made x the tensor whose elements, in row-major order, are those of PyTorch's storage."""
     return tg.ops.as_strided(x, shape=size, stride=stride, offset=offset or 0)
 
 

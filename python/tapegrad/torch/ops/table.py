@@ -1,8 +1,8 @@
 """The table of ops, and what the functions in it share.
 
-A function of the table is called as out = f(out, *args, **kwargs) with the arguments of the ATen op, whose tensors are
-Tensors, and with a description of the result. It raises Unmapped, before it has recorded anything, if Tapegrad has no
-counterpart for these arguments; the op then runs in PyTorch. So does one after a ShapeError, such as a softmax of a
+A function of the table is called as f(out, *args, **kwargs). out describes the result or is a list with a description
+of each result; the rest are the arguments of the ATen op, whose tensors are Tensors. It raises Unmapped if Tapegrad has
+no counterpart for these arguments; the op then runs in PyTorch. So does one after a ShapeError, such as a softmax of a
 tensor without dims, and one without float results after a DtypeError.
 
 The calls of ops are recorded and then repeated for other tensors (sequence.py). So a function computes by ops of the
@@ -99,7 +99,7 @@ _numbers = weakref.WeakKeyDictionary()
 
 
 def number(value, dtype):
-    """A tensor without dims. There is one for each value and dtype, which lasts as long as the context."""
+    """A tensor without dims. Each context has one for each value and dtype, which lasts as long as the context."""
     known = _numbers.setdefault(tg.context(), {})
     key = dtype, repr(value)
     if key not in known:
