@@ -253,7 +253,7 @@ typedef struct tg_parallel_linear_opts {
     bool skip_bias_add;
     /* Column and row layer only: the axis whose ranks divide the layer: TG_TP (0), TG_CP or TG_DP; if `expert` is set,
      * TG_ETP. The random streams of TG_RNG_MEGATRON differ over tp only, so with TG_RNG_MEGATRON a layer on TG_CP or
-     * TG_DP must not draw its weight (TG_ERR_ARGUMENT). */
+     * TG_DP must not draw its weight (TG_ERR_ARGUMENT), except with TG_INIT_ORTHOGONAL. */
     tg_axis axis;
     /* Sequence parallelism over `axis`: 1 means on, 0 off. TG_AUTO, the default, means the setting of the layer's
      * tg_parallel if axis is TG_TP, and off otherwise. A layer with `expert` has no sequence parallelism, so 1 then

@@ -9,6 +9,9 @@
 /* Copies the caller's init to *o and checks it for a parameter of this dtype. */
 tg_status tg_init_read(tg_ctx *ctx, tg_dtype dtype, const tg_init *given, tg_init *o, const char *who);
 bool tg_init_draws(const tg_init *o); /* whether the kind takes random numbers */
+/* Returns whether, with TG_RNG_MEGATRON, each rank draws the numbers of its own part only. TG_INIT_ORTHOGONAL is no
+ * such kind: every rank draws the whole matrix, and takes its part. */
+bool tg_init_draws_part(const tg_init *o);
 /* Fails if the kind, the fan or a number of o is out of range, if o has a fan or a `fill` that its kind does not use,
  * or if o lacks the `fill` that TG_INIT_CALL needs. */
 tg_status tg_init_check_numbers(tg_ctx *ctx, tg_dtype dtype, const tg_init *o, const char *who);

@@ -39,7 +39,8 @@ tg_status tg_init_read(tg_ctx *ctx, tg_dtype dtype, const tg_init *given, tg_ini
     return tg_init_check_numbers(ctx, dtype, o, who);
 }
 
-bool tg_init_draws(const tg_init *o) { return o->kind <= TG_INIT_TRUNCATED || o->kind == TG_INIT_ORTHOGONAL; }
+bool tg_init_draws_part(const tg_init *o) { return o->kind <= TG_INIT_TRUNCATED; }
+bool tg_init_draws(const tg_init *o) { return tg_init_draws_part(o) || o->kind == TG_INIT_ORTHOGONAL; }
 
 /* Returns whether each element is a function of its position, which the placement must then tell. */
 static bool needs_positions(const tg_init *o) { return o->kind >= TG_INIT_CALL; }

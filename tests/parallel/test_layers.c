@@ -381,15 +381,30 @@ static tg_status on_request(void *arg, tg_ctx *ctx, tg_comm *world) {
 START_TEST(gathered_on_request_and_tied) { on_ranks(2, on_request, NULL); }
 END_TEST
 
-/* With the streams of TG_RNG_MEGATRON a layer over dp must not draw. A weight of standard deviation 0 draws nothing. */
+/* With the streams of TG_RNG_MEGATRON a layer over dp must not draw its part. A weight of standard deviation 0 draws
+ * nothing, and of an orthogonal one every rank draws the whole. */
 static tg_status drawn_over_dp(void *arg, tg_ctx *ctx, tg_comm *world) {
     (void)arg;
     tg_parallel *p = tg_parallel_new(world, TG_PARALLEL(.rng = TG_RNG_MEGATRON));
     REFUSED(ctx, TG_ERR_ARGUMENT, "every rank would draw the same part",
             tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.axis = TG_DP)));
+    REFUSED(ctx, TG_ERR_ARGUMENT, "every rank would draw the same part",
+            tg_nn_vocab_embedding(p, F, H, 1, TG_VOCAB_EMBEDDING(.axis = TG_DP)));
     tg_module *m = tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.axis = TG_DP, .std = 0));
     EXPECT(ctx, tg_dim(tg_module_find(m, "weight"), 0) == F / 2);
     tg_module_free(m);
+    tg_tensor *whole = tg_zeros(ctx, TG_F64, TG_SHAPE(F, H));
+    tg_rng start;
+    RUN(tg_rng_get(ctx, NULL, &start));
+    RUN(tg_param_init(whole, TG_ORTHOGONAL(1)));
+    for (int table = 0; table < 2; table++) {
+        tg_rng_set(ctx, NULL, &start);
+        m = table ? tg_nn_vocab_embedding(p, F, H, 0, TG_VOCAB_EMBEDDING(.axis = TG_DP, .init = TG_ORTHOGONAL(1)))
+                  : tg_nn_column_linear(p, H, F, TG_PARALLEL_LINEAR(.axis = TG_DP, .init = TG_ORTHOGONAL(1)));
+        EXPECT(ctx, off(tg_module_find(m, "weight"), whole, 0, tg_comm_rank(world), 2) == 0);
+        tg_module_free(m);
+    }
+    tg_drop(whole);
     tg_parallel_free(p);
     return tg_ctx_status(ctx);
 }

@@ -17,12 +17,12 @@ tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *wha
                    (long long)size, n, tg_axis_name(axis));
 }
 
-tg_status tg_layer_check_axis(const tg_parallel *p, const char *who, tg_axis axis, bool draws) {
+tg_status tg_layer_check_axis(const tg_parallel *p, const char *who, tg_axis axis, bool draws_part) {
     tg_ctx *ctx = tg_parallel_ctx(p);
     if (axis != TG_TP && axis != TG_CP && axis != TG_DP)
         return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: axis is %d (%s), expected TG_TP, TG_CP or TG_DP", who, (int)axis,
                        tg_axis_name(axis));
-    if (axis != TG_TP && draws && p->o.rng == TG_RNG_MEGATRON)
+    if (axis != TG_TP && draws_part && p->o.rng == TG_RNG_MEGATRON)
         return tg_fail(ctx, TG_ERR_ARGUMENT,
                        "%s: axis is %s, but the random streams of TG_RNG_MEGATRON differ over tp only, so every rank "
                        "would draw the same part; use TG_RNG_GLOBAL, or write the weight and draw none",

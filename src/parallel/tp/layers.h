@@ -88,8 +88,9 @@ tg_wgrads *tg_deferred_linear_wgrads(const tg_module *m);
  * positive. The message names `who`, `what` and the axis. */
 tg_status tg_layer_divide(const tg_parallel *p, const char *who, const char *what, int64_t size, tg_axis axis);
 /* Fails with TG_ERR_ARGUMENT unless the axis is tp, cp or dp, over which a layer of the dense grid can be divided. Also
- * fails if the layer draws its weight (`draws`) from random streams that do not differ over the axis. */
-tg_status tg_layer_check_axis(const tg_parallel *p, const char *who, tg_axis axis, bool draws);
+ * fails if each rank draws its own part of the weight (`draws_part`) from random streams that do not differ over the
+ * axis. */
+tg_status tg_layer_check_axis(const tg_parallel *p, const char *who, tg_axis axis, bool draws_part);
 /* Creates a parameter of the dense grid with placement `at` on the axis. shape: of the whole parameter. On other axes
  * it is the same on all ranks: R on dp and cp, whose ranks have different data; on tp R if p is sequence parallel, else
  * I. std: of the normal random numbers that fill it; 0: zeros. dtype 0: the context's default dtype. */

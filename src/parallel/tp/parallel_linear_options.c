@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "nn/init.h"
 #include "placement/placing.h"
 #include "parallel/parallel.h"
 
@@ -19,10 +20,9 @@ static bool asks_for_sp(const tg_parallel_linear *s) {
 /* Returns whether the layer makes its weight and gives it initial values. */
 static bool draws(const tg_parallel_linear *s) { return !s->o.weight && !s->o.no_weight && !s->o.no_init; }
 
-/* Returns whether each rank draws the random numbers of its own part of the weight. TG_INIT_ORTHOGONAL is no such kind:
- * every rank draws the whole matrix, and takes its part. */
-static bool takes_numbers(const tg_parallel_linear *s) {
-    return draws(s) && (s->o.init ? s->o.init->kind <= TG_INIT_TRUNCATED : s->o.std != 0);
+/* Returns whether each rank draws the random numbers of its own part of the weight. */
+static bool draws_part(const tg_parallel_linear *s) {
+    return draws(s) && (s->o.init ? tg_init_draws_part(s->o.init) : s->o.std != 0);
 }
 
 /* Checks the options that say where the weight comes from, and copies the initial values. */
@@ -171,7 +171,7 @@ tg_status tg_parallel_linear_read(tg_parallel_linear *s, const char *who, const 
     TG_TRY(tg_options(s->ctx, &s->o, &tg_parallel_linear_opts_struct, given, who));
     TG_TRY(check_kind(s, who));
     s->axis = s->o.expert && s->o.axis == TG_TP ? TG_ETP : s->o.axis;
-    if (!s->o.expert) TG_TRY(tg_layer_check_axis(s->p, who, s->axis, takes_numbers(s)));
+    if (!s->o.expert) TG_TRY(tg_layer_check_axis(s->p, who, s->axis, draws_part(s)));
     if (s->o.expert && s->axis != TG_ETP)
         return tg_fail(s->ctx, TG_ERR_ARGUMENT, "%s: axis is %d (%s), but expert is set; expected TG_TP or TG_ETP", who,
                        (int)s->axis, tg_axis_name(s->axis));

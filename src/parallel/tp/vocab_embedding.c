@@ -75,7 +75,7 @@ static tg_status check(const tg_parallel *p, int64_t rows, int64_t hidden, doubl
                        o->reduce_scatter);
     TG_TRY(tg_layer_read_init(p, who, "init", o->dtype, true, o->init, init));
     if (o->init) o->init = init;
-    TG_TRY(tg_layer_check_axis(p, who, o->axis, o->init ? tg_init_draws(init) : std != 0));
+    TG_TRY(tg_layer_check_axis(p, who, o->axis, o->init ? tg_init_draws_part(init) : std != 0));
     TG_TRY(tg_layer_divide(p, who, "vocab", rows, o->axis));
     if (hidden > 0) return TG_OK;
     return tg_fail(ctx, TG_ERR_ARGUMENT, "%s: hidden is %lld, expected a positive number", who, (long long)hidden);
