@@ -184,38 +184,39 @@ static const tg_p2p_ops mpi_ops = {.size = sizeof(tg_p2p_ops),
                                     .close = mpi_close,
                                     .phase = mpi_phase};
 
-/* Fails unless this thread may call MPI now, and comm is a communicator. */
-static tg_status check_mpi(tg_ctx *ctx, MPI_Comm comm) {
+/* Fails unless this thread may call MPI now, and comm is a communicator. who: the public call, for errors. */
+static tg_status check_mpi(tg_ctx *ctx, MPI_Comm comm, const char *who) {
     int begun = 0, over = 0, level = MPI_THREAD_SINGLE, main_thread = 0;
     MPI_Initialized(&begun);
     MPI_Finalized(&over);
     if (!begun || over)
         return tg_ctx_fail(ctx, TG_ERR_STATE,
-                           "tg_comm_mpi_new: MPI %s; expected a call between MPI_Init_thread and MPI_Finalize",
+                           "%s: MPI %s; expected a call between MPI_Init_thread and MPI_Finalize", who,
                            over ? "has been finalized" : "has not been initialized");
-    if (comm == MPI_COMM_NULL) return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "tg_comm_mpi_new: comm is MPI_COMM_NULL");
+    if (comm == MPI_COMM_NULL) return tg_ctx_fail(ctx, TG_ERR_ARGUMENT, "%s: comm is MPI_COMM_NULL", who);
     MPI_Query_thread(&level);
     MPI_Is_thread_main(&main_thread);
     if (level < MPI_THREAD_SERIALIZED && !main_thread)
         return tg_ctx_fail(ctx, TG_ERR_STATE,
-                           "tg_comm_mpi_new: MPI may be called only by the thread that initialized it, and this is "
-                           "another thread; ask MPI_Init_thread for MPI_THREAD_SERIALIZED");
+                           "%s: MPI may be called only by the thread that initialized it, and this is another thread; "
+                           "ask MPI_Init_thread for MPI_THREAD_SERIALIZED",
+                           who);
     return TG_OK;
 }
 
 /* Duplicates the communicator, so that receives of the caller cannot match messages of the layer, nor the reverse. */
-static layer *layer_new(tg_ctx *ctx, MPI_Comm comm) {
+static layer *layer_new(tg_ctx *ctx, MPI_Comm comm, const char *who) {
     layer *l = calloc(1, sizeof *l);
     if (l && MPI_Comm_idup(comm, &l->comm, &l->opening) == MPI_SUCCESS) return l;
-    tg_ctx_fail(ctx, l ? TG_ERR_IO : TG_ERR_MEMORY, "tg_comm_mpi_new: %s", l ? "MPI_Comm_idup failed" : "no memory");
+    tg_ctx_fail(ctx, l ? TG_ERR_IO : TG_ERR_MEMORY, "%s: %s", who, l ? "MPI_Comm_idup failed" : "no memory");
     free(l);
     return NULL;
 }
 
-static tg_comm *comm_new(tg_ctx *ctx, MPI_Comm comm, bool finalizes) {
+static tg_comm *comm_new(tg_ctx *ctx, MPI_Comm comm, bool finalizes, const char *who) {
     int rank = 0, size = 1;
-    bool good = ctx && tg_ctx_status(ctx) == TG_OK && check_mpi(ctx, comm) == TG_OK;
-    layer *l = good ? layer_new(ctx, comm) : NULL;
+    bool good = ctx && tg_ctx_status(ctx) == TG_OK && check_mpi(ctx, comm, who) == TG_OK;
+    layer *l = good ? layer_new(ctx, comm, who) : NULL;
     if (!l) return tg_comm_p2p_new(ctx, &mpi_ops, NULL, 0, 1); /* returns an inert communicator */
     l->finalizes = finalizes;
     MPI_Comm_rank(comm, &rank);
@@ -223,13 +224,13 @@ static tg_comm *comm_new(tg_ctx *ctx, MPI_Comm comm, bool finalizes) {
     return tg_comm_p2p_new(ctx, &mpi_ops, l, rank, size);
 }
 
-tg_comm *tg_comm_mpi_new(tg_ctx *ctx, MPI_Comm comm) { return comm_new(ctx, comm, false); }
+tg_comm *tg_comm_mpi_new(tg_ctx *ctx, MPI_Comm comm) { return comm_new(ctx, comm, false, "tg_comm_mpi_new"); }
 
 /* Checks that MPI agrees with the launcher. A launcher and an MPI that do not know each other's protocol make each
  * process a world of its own. */
 static tg_status check_world(tg_ctx *ctx, int rank, int ranks) {
     int me = 0, n = 0;
-    if (check_mpi(ctx, MPI_COMM_WORLD) != TG_OK) return tg_ctx_status(ctx);
+    if (check_mpi(ctx, MPI_COMM_WORLD, "tg_comm_world_new") != TG_OK) return tg_ctx_status(ctx);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &n);
     if (me == rank && n == ranks) return TG_OK;
@@ -257,5 +258,5 @@ tg_comm *tg_mpi_world(tg_ctx *ctx, int rank, int ranks) {
     if (!begun && MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
         tg_ctx_fail(ctx, TG_ERR_STATE, "tg_comm_world_new: MPI_Init_thread has failed");
     if (tg_ctx_status(ctx) == TG_OK) check_world(ctx, rank, ranks);
-    return comm_new(ctx, MPI_COMM_WORLD, !begun);
+    return comm_new(ctx, MPI_COMM_WORLD, !begun, "tg_comm_world_new");
 }
