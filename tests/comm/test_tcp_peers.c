@@ -1,6 +1,7 @@
 /* Ranks over TCP and others that connect with them or have their port: strangers, and peers that are played by hand. */
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
 
 #include "base/hash.h"
 #include "comm/tcp/meet.h"
@@ -20,6 +21,35 @@ START_TEST(a_port_in_use_is_reported) {
              port);
     expect(&ranks[0], TG_ERR_STATE, text);
     close(fd);
+}
+END_TEST
+
+/* Returns the first port on which processes without privileges may listen. */
+static int first_free_port(void) {
+    int port = 1024;
+    FILE *f = fopen("/proc/sys/net/ipv4/ip_unprivileged_port_start", "r");
+    if (f && fscanf(f, "%d", &port) != 1) port = 1024;
+    if (f) fclose(f);
+    return port;
+}
+
+/* A port below 1024 is refused to a user without privileges, so the ports after it are not tried, and not named. */
+START_TEST(only_ports_that_were_tried_are_named) {
+    enum { PORT = 80, PASSED = 0, FAILED = 1, SKIPPED = 2 };
+    int status = 0;
+    if (first_free_port() <= PORT) return;
+    pid_t child = fork();
+    if (child == 0) {
+        rank r;
+        if (geteuid() == 0 && setuid(65534) != 0) _exit(SKIPPED);
+        plan(&r, 1, PORT, 5);
+        r.opts.ranks = 2;
+        run_rank(&r);
+        bool said = strstr(r.message, "rank 0 cannot listen on port 80 of \"127.0.0.1\": permission denied; choose");
+        _exit(r.status == TG_ERR_IO && said ? PASSED : FAILED);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) != FAILED);
 }
 END_TEST
 
@@ -273,6 +303,7 @@ int main(void) {
     setenv("TG_MPI_NODES", "4", 1); /* a node for each rank */
     const TTest *const tests[] = {
         a_port_in_use_is_reported,
+        only_ports_that_were_tried_are_named,
         ranks_find_each_other_past_a_port_in_use,
         strangers_neither_stop_nor_end_the_meeting,
         a_message_of_impossible_length_ends_the_connection,

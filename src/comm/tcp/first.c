@@ -40,21 +40,19 @@ static void listen_on_any_port(tg_tcp_meeting *m) {
     struct addrinfo *hosts = tg_tcp_resolve(m);
     char text[512];
     size_t at = 0;
-    int error = 0;
+    int error = UV_EADDRINUSE, tried = 0;
     if (!hosts) return;
-    for (int i = 0; i < o->ports && !m->listens; i++) {
-        error = listen_on(m, hosts, (uint32_t)(o->port + i));
-        if (error && error != UV_EADDRINUSE) break;
-    }
+    while (error == UV_EADDRINUSE && tried < o->ports) error = listen_on(m, hosts, (uint32_t)(o->port + tried++));
     freeaddrinfo(hosts);
     if (m->listens) return;
-    tg_text(text, sizeof text, &at, "rank 0 cannot listen on port %d", o->port);
-    if (o->ports > 1) tg_text(text, sizeof text, &at, ", nor on the %d after it", o->ports - 1);
+    bool busy = error == UV_EADDRINUSE;
+    tg_text(text, sizeof text, &at, "rank 0 cannot listen on port %d", busy ? o->port : o->port + tried - 1);
+    if (busy && tried > 1) tg_text(text, sizeof text, &at, ", nor on the %d after it", tried - 1);
     tg_text(text, sizeof text, &at,
             " of \"%s\": %s; choose another port (environment variable TAPEGRAD_PORT, on all "
             "ranks)",
             o->host, uv_strerror(error));
-    tg_tcp_meeting_fail(m, error == UV_EADDRINUSE ? TG_ERR_STATE : TG_ERR_IO, text);
+    tg_tcp_meeting_fail(m, busy ? TG_ERR_STATE : TG_ERR_IO, text);
 }
 
 /* ---- Ranks that connect ---- */
