@@ -13,10 +13,10 @@ extern "C" {
  * tg_comm_free. The context of each rank must be on device "cuda", and each rank on a GPU of its own.
  *
  * `host` is a communicator over a transport that moves host memory: threads, processes, MPI or TCP. The caller keeps
- * it, and it must outlive the result. The ranks exchange NCCL's id over host. They also use host to compare each call
- * before its data moves, so calls that differ between ranks fail with the errors of comm.h. tg_comm_recover of the
- * result also recovers host, so do not call it for host. For a group that was split from the result it fails with
- * TG_ERR_UNSUPPORTED. If host has one rank, the result is that of tg_comm_self_new, and NCCL is not needed.
+ * it, and it must outlive the result. The ranks exchange NCCL's id over host. They also compare each call over host, so
+ * calls that differ between ranks fail with the errors of comm.h, over MPI or TCP possibly after data has moved.
+ * tg_comm_recover of the result also recovers host, so do not call it for host. For a group split from the result it
+ * fails with TG_ERR_UNSUPPORTED. If host has one rank, the result is that of tg_comm_self_new, and NCCL is not needed.
  *
  * A call is queued after the work that the rank's GPU already has, and returns at once. A kernel that reads the result
  * waits on the GPU; the rank's CPU thread does not wait, except in tg_comm_barrier. If a rank never makes the call, the
