@@ -113,9 +113,9 @@ typedef struct tg_comm_ops {
     tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size);
     /* Advances pending calls, and must not block. The library calls poll on the host communicator of an NCCL
      * communicator (tg_comm_nccl_new), while this rank's thread waits for the GPU or for NCCL. `waited` is the number
-     * of seconds so far; a negative number means that the wait has ended. `request` is the call on this communicator
-     * that the awaited work depends on; NULL if there is none. poll fails if the group has failed, or if `request` can
-     * no longer finish. May be NULL. */
+     * of seconds so far; a negative number means that the wait has ended. If the wait fails, abort is called instead.
+     * `request` is the call on this communicator that the awaited work depends on; NULL if there is none. poll fails if
+     * the group has failed, or if `request` can no longer finish. May be NULL. */
     tg_status (*poll)(tg_ctx *ctx, void *state, void *request, double waited);
     /* Memory windows. A window is device memory of this rank for fast collectives (tg_symmetric). Set all three slots
      * or none. window_alloc allocates device memory for this rank's window and returns it. It sets *window to a handle

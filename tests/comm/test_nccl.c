@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <time.h>
 
 #include <tapegrad/nccl.h>
 #include <tapegrad/backward.h>
@@ -99,6 +100,31 @@ static tg_status host_memory_moves(void *arg, tg_ctx *ctx, tg_comm *world) {
 
 /* A communicator of NCCL cannot be made over NCCL. */
 START_TEST(its_host_is_a_host) { on_ranks(2, host_memory_moves, NULL); }
+END_TEST
+
+/* ---- Waits for NCCL ---- */
+
+/* Rank 0 waits for NCCL to take a call, while its GPU waits for a call that rank 1 has yet to make. After that wait it
+ * computes, and then comes to the barrier for which rank 1 waits, so the two are in no deadlock. */
+static tg_status late_for_a_barrier(void *arg, tg_ctx *ctx, tg_comm *world) {
+    (void)arg;
+    int me = tg_comm_rank(world);
+    const double one = 1;
+    tg_comm *other = tg_comm_split(world, 0, 0, "other", TG_MAX_AXES);
+    tg_tensor *x = tg_from_host(ctx, TG_F64, TG_SHAPE(1), &one);
+    if (me == 1) tg_comm_barrier(other);
+    for (int i = 0; i < 2; i++) tg_comm_all_reduce(world, x, x, TG_REDUCE_SUM);
+    if (me == 0) {
+        nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+        tg_comm_barrier(other);
+    }
+    EXPECT(ctx, tg_item(x) == 4);
+    tg_drop(x);
+    tg_comm_free(other);
+    return tg_ctx_status(ctx);
+}
+
+START_TEST(a_wait_for_nccl_that_is_over_blocks_no_rank) { on_ranks(2, late_for_a_barrier, NULL); }
 END_TEST
 
 /* ---- Dtypes that NCCL lacks ---- */
@@ -321,6 +347,7 @@ int main(void) {
     const TTest *const tests[] = {ranks_meet_by_the_callers_exchange,
                                   invalid_calls_are_refused,
                                   its_host_is_a_host,
+                                  a_wait_for_nccl_that_is_over_blocks_no_rank,
                                   integers_of_16_bits_are_moved_and_not_reduced,
                                   booleans_stay_booleans,
                                   a_collective_runs_in_parallel_with_a_product,

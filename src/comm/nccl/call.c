@@ -28,15 +28,18 @@ static tg_status pass_deadline(tg_nccl_group *g, const char *call) {
 tg_status tg_nccl_await(tg_nccl_group *g, ncclResult_t r, const char *call) {
     if (r == ncclSuccess && g->comm) r = ncclInProgress;
     double since = r == ncclInProgress ? tg_system_now() : 0;
+    bool polled = false;
     while (r == ncclInProgress) {
         ncclResult_t queried = ncclCommGetAsyncError(g->comm, &r);
         if (queried != ncclSuccess) r = queried;
         if (r != ncclInProgress) break;
         double waited = tg_system_now() - since;
         TG_TRY(tg_nccl_poll_group(g, waited));
+        polled = true;
         if (waited > g->self->ctx->run.deadline) return pass_deadline(g, call);
         sched_yield();
     }
+    if (polled) tg_nccl_poll_group(g, -1);
     return r == ncclSuccess ? TG_OK : explain(g, r, call);
 }
 

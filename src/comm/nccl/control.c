@@ -88,8 +88,12 @@ static void end_wait(tg_control *c, const tg_wait *w) { (void)c, (void)w; }
 /* ---- While the host waits for a device or for NCCL ---- */
 
 /* Advances and checks one communicator while the host waits for c (NULL: for no call). On error aborts all
- * communicators of the rank. */
+ * communicators of the rank. waited < 0: only tells the host communicator that the wait is over. */
 static tg_status poll_call(tg_nccl_group *g, const tg_nccl_call *c, double waited) {
+    if (waited < 0) {
+        check_host(g, NULL, waited);
+        return TG_OK;
+    }
     tg_status s = tg_control_poll(&g->control, (void *)(uintptr_t)c, waited);
     if (s == TG_OK) return TG_OK;
     tg_nccl_abort_all(g->self, NULL);
@@ -106,10 +110,7 @@ tg_status tg_nccl_poll(tg_cuda_poller *w, double waited) {
     if (self->aborted || self->cuda->capturing || too_soon) return TG_OK;
     self->checked = waited;
     for (tg_nccl_group *g = self->groups; g && s == TG_OK; g = g->next) {
-        if (waited < 0)
-            check_host(g, NULL, -1);
-        else if (g->first)
-            s = poll_call(g, oldest(g), waited);
+        if (waited < 0 || g->first) s = poll_call(g, oldest(g), waited);
     }
     return s;
 }
