@@ -116,18 +116,24 @@ static tg_status join(tg_nccl_group *g, tg_nccl_broadcast_fn broadcast, void *us
 
 /* ---- Split ---- */
 
+/* Makes g->part, which NCCL has split off the parent's communicator, the communicator of g. */
+static void take_part(tg_nccl_group *g) {
+    g->comm = g->part;
+    g->part = NULL;
+}
+
 /* Creates NCCL's communicator of g by a split of the parent. All ranks of the parent call this together, so that the
- * new communicators share the parent's channels and buffers. The split is an asynchronous operation of the parent:
- * `part`, this rank's new communicator, is set only after the wait on the parent. A second wait is on `part`. */
+ * new communicators share the parent's channels and buffers. The split is an asynchronous operation of the parent: a
+ * thread of NCCL may write g->part until the wait on the parent succeeds or the parent is aborted. A second wait is on
+ * the new communicator. */
 static tg_status split_all(tg_nccl_group *parent, tg_nccl_group *g, int color) {
     ncclConfig_t config = config_of(g);
-    ncclComm_t part = NULL;
-    ncclResult_t r = ncclCommSplit(parent->comm, color, g->control.rank, &part, &config);
-    tg_status s = tg_nccl_await(parent, r, "ncclCommSplit");
-    g->comm = part; /* after a failure too, so that it is freed with the group */
-    if (s == TG_OK && !part)
-        s = tg_fail(g->self->ctx, TG_ERR_DEVICE, "ncclCommSplit, group \"%s\": no communicator was made", g->name);
-    return s == TG_OK ? tg_nccl_await(g, ncclSuccess, "ncclCommSplit") : s;
+    ncclResult_t r = ncclCommSplit(parent->comm, color, g->control.rank, &g->part, &config);
+    TG_TRY(tg_nccl_await(parent, r, "ncclCommSplit"));
+    if (!g->part)
+        return tg_fail(g->self->ctx, TG_ERR_DEVICE, "ncclCommSplit, group \"%s\": no communicator was made", g->name);
+    take_part(g);
+    return tg_nccl_await(g, ncclSuccess, "ncclCommSplit");
 }
 
 /* Fails if the split needs a host communicator and there is none. `all`: all ranks of the parent take part. */
@@ -156,6 +162,7 @@ tg_status tg_nccl_split(tg_ctx *ctx, void *state, const int *ranks, int n, int r
         return TG_OK;
     }
     tg_nccl_abort_all(parent->self, NULL);
+    if (g->part) take_part(g); /* the parent was aborted during the split; group_free aborts this communicator too */
     group_free(g);
     return ctx->run.status;
 }
