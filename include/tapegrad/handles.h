@@ -34,11 +34,11 @@ TG_API void tg_unhold(tg_tensor *x);
  * memory of what has ended is used again, so a program that releases what it made need not reset its tape. Until a
  * released handle ends, it may still be read. Gradients are the same with and without releases.
  *
- * Never fails. Does what tg_drop does for a tensor of the context, and nothing for NULL and for inert and ended
- * handles. If it is called in a callback of the tape or while a backward runs, the release happens at a later call on
- * the context, as for tg_drop_later, after the callback or the backward has returned. Do not release a handle that a
- * callback was given or has returned. Tensors that a layer or a recomputed function made on the tape for itself stay,
- * with the nodes that made them, until tg_tape_collect or a reset of the tape. */
+ * Never fails. Ends a tensor of the context as tg_drop does, but while nodes use it, its handle may be read too. Does
+ * nothing for NULL, inert and ended handles. If it is called in a callback of the tape or while a backward runs, the
+ * release happens at a later call on the context, as for tg_drop_later, after that has returned. Do not release a
+ * handle that a callback was given or has returned. Tensors that a layer or a recomputed function made on the tape for
+ * itself stay, with the nodes that made them, until tg_tape_collect or a reset of the tape. */
 TG_API void tg_release(tg_tensor *x);
 /* Asks for a release (tg_release) of the tensor of r and for the removal of one hold. Both happen at a later call on
  * ctx: usually at the next one that records an op, creates a tensor, resets a tape or frees the context. May be called

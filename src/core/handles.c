@@ -24,9 +24,13 @@ tg_tensor *tg_keep(tg_tensor *x) {
     return k;
 }
 
+/* Returns whether tg_drop may end the handle. */
+static bool may_end(const tg_tensor *x) {
+    return !x->tape && x->ext && x->flags & TG_F_LEAF && !x->ext->owners && !x->ext->grad_of;
+}
+
 void tg_drop(tg_tensor *x) {
-    if (!x || x->serial < TG_SERIAL_FIRST || x->tape || !x->ext || !(x->flags & TG_F_LEAF)) return;
-    if (x->ext->owners || x->ext->grad_of) return;
+    if (!x || x->serial < TG_SERIAL_FIRST || !may_end(x)) return;
     if (!x->uses) {
         tg_owned_free(x);
         return;
@@ -75,12 +79,15 @@ static void give_up(tg_tensor *x) {
         if (ctx->part[i].ops && ctx->part[i].ops->given_up) ctx->part[i].ops->given_up(x);
 }
 
-/* Returns whether x is a tensor of the context that was dropped, and that nodes still use. */
+/* Returns whether x is a tensor of the context that was dropped or released, and that nodes still use. */
 static bool is_dropped(const tg_tensor *x) { return !x->tape && x->flags & TG_F_DROPPED; }
 
 void tg_release(tg_tensor *x) {
     if (!x || x->serial < TG_SERIAL_FIRST || tg_is_lent(x)) return;
-    if (!x->tape) tg_drop(x);
+    if (!x->tape && x->uses && may_end(x))
+        x->flags |= TG_F_DROPPED; /* the handle stays alive, because derivatives of the nodes may use it */
+    else if (!x->tape)
+        tg_drop(x);
     if (x->tape || is_dropped(x)) give_up(x); /* otherwise it has ended, or tg_drop leaves it alone */
 }
 

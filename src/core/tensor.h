@@ -17,7 +17,7 @@ enum {
     TG_F_PARAM = 8,
     TG_F_SUPERSEDED = 16, /* an in-place op has overwritten it; the handle that the op returned replaces it */
     TG_F_CONTIGUOUS = 32,
-    TG_F_DROPPED = 64,    /* tg_drop was called, but nodes still use it */
+    TG_F_DROPPED = 64,    /* tg_drop or tg_release was called, but nodes still use it */
     /* the values came from the caller: unless the tensor was placed, they may differ between ranks */
     TG_F_GIVEN = 128,
     /* recorded in no-grad mode, but would need a gradient otherwise (first run of a recomputation) */

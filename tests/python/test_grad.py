@@ -25,6 +25,13 @@ def test_backward_accumulates_and_none_clears():
         x.grad = x
 
 
+def test_derivatives_use_constants_that_python_has_forgotten():
+    x = leaf(1, 2)
+    first = tg.grad((x * x * np.array([3.0, 4.0])).sum(), x, create_graph=True)
+    assert first.tolist() == [6, 16]
+    assert tg.grad(first.sum(), x).tolist() == [6, 8]
+
+
 def test_backward_with_gradients_and_inputs():
     x, y = leaf(1, 2), leaf(3, 4)
     z = x * y

@@ -360,6 +360,29 @@ START_TEST(dropped_leaves_end_with_their_last_node) {
 }
 END_TEST
 
+/* Derivatives that are recorded later may use a constant that was released, but not one that was dropped. */
+START_TEST(derivatives_use_released_constants) {
+    begin();
+    static const double v[] = {3, 4}, of[] = {5, 6};
+    int64_t before = live();
+    for (int dropped = 0; dropped < 2; dropped++) {
+        tg_tensor *w = leaf_of(TG_SHAPE(2), v), *c = tg_from_host(ctx, TG_F64, TG_SHAPE(2), of), *g;
+        tg_tensor *y = tg_sum(t, tg_mul(t, tg_square(t, w), c), TG_ALL_DIMS, false);
+        (dropped ? tg_drop : tg_release)(c);
+        tg_status s = tg_grad(t, &y, 1, &w, 1, &g, TG_GRAD(.create_graph = true));
+        double got[2] = {0};
+        if (s == TG_OK) tg_read_f64(g, got, 2);
+        ck_assert(dropped ? s == TG_ERR_HANDLE : got[0] == 30 && got[1] == 48);
+        tg_ctx_clear(ctx);
+        tg_release(c); /* again: does nothing */
+        tg_release(w);
+        tg_tape_reset(t);
+        ck_assert_int_eq(live(), before);
+    }
+    end();
+}
+END_TEST
+
 /* ---- Releases within calls of the library ---- */
 
 typedef struct ends {
@@ -524,6 +547,7 @@ int main(void) {
                             results_without_nodes_end_at_once,
                             long_chains_end_without_recursion,
                             dropped_leaves_end_with_their_last_node,
+                            derivatives_use_released_constants,
                             releases_in_callbacks_are_done_after_them,
                             leaves_released_in_callbacks_have_no_nodes_after_them,
                             overwritten_results_end_with_their_successor,
