@@ -1,5 +1,5 @@
-/* Modules whose children were freed or replaced: a forward, a backward or a call of an adapter says what is missing, and
- * a cache or a wrapper notices that its module is gone. */
+/* Modules whose children were freed or replaced: a forward, a backward or a call of an adapter says what is missing,
+ * and a cache or a wrapper notices that its module is gone. */
 #include "world.h"
 
 #include <math.h>
