@@ -104,8 +104,8 @@ typedef struct tg_context_attention_opts {
  * - TG_ERR_SHAPE if shapes do not fit, if s / n is odd, if s is above 2^31 - 1, or if heads cannot be divided as the
  *   kind needs;
  * - TG_ERR_DATA if an entry of starts is not as the option says;
- * - TG_ERR_UNSUPPORTED for dropout in training mode if sequences are packed without cut_as_one, or if another axis
- *   divides the batch or the heads into shards that are not contiguous. */
+ * - TG_ERR_UNSUPPORTED if there is dropout in training mode, and either sequences are packed without cut_as_one, or
+ *   another axis divides the batch or the heads into shards that are not contiguous. */
 TG_API tg_tensor *tg_context_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, tg_tensor *v, tg_comm *c,
                                        const tg_context_attention_opts *opts);
 

@@ -17,9 +17,9 @@ typedef enum tg_decay {
     TG_DECAY_LINEAR,       /* min_lr + (1 - x) * (lr - min_lr) */
     TG_DECAY_COSINE,       /* min_lr + (cos(pi * x) + 1) / 2 * (lr - min_lr) */
     TG_DECAY_INVERSE_SQRT, /* max(min_lr, lr * sqrt(max(warmup, 1)) / sqrt(max(step, 1))) */
-    /* Warm-up, stable, decay: the rate is lr until step steps - wsd_steps, and then falls to min_lr (see tg_wsd). If
-     * that step lies within the warm-up, the rate jumps down after step `warmup`, to the value that the fall has then
-     * reached. */
+    /* Warm-up, stable, decay: the rate is lr until step number (steps - wsd_steps), and then falls to min_lr (see
+     * tg_wsd). If that step lies within the warm-up, the rate jumps down after step `warmup`, to the value that the
+     * fall has then reached. */
     TG_DECAY_WSD,
 } tg_decay;
 

@@ -24,7 +24,7 @@ TG_API void tg_tape_free(tg_tape *t);
  * Settings of the tape, such as its modes and its packer, stay. Does nothing if t is NULL, inert or freed.
  *
  * Errors are recorded in the context. While a callback or a backward of the tape runs, the call ends nothing and fails
- * with TG_ERR_STATE. On device "cuda" a reset reports an error in data that kernels have found (TG_ERR_DATA). */
+ * with TG_ERR_STATE. On device "cuda" a reset reports an error that kernels have found in data (TG_ERR_DATA). */
 TG_API void tg_tape_reset(tg_tape *t);
 /* Releases, as tg_release does, each result and leaf of the tape that the program does not hold (tg_hold). A released
  * tensor ends as soon as no node needs it, and a node ends with its results. The call also releases tensors for which
@@ -74,12 +74,13 @@ TG_API tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n);
  * the close of the scope in which the lease was made, or by a reset of the tape.
  *
  * The context has one buffer for each name and dtype. It keeps the buffer when a lease ends, and reuses the buffer for
- * the next lease of that name and dtype. A buffer grows but never shrinks. If a work (work.h) still reads the buffer, a
- * new lease waits for the work: the device does if it can, otherwise the host.
+ * the next lease of that name and dtype. A buffer grows but never shrinks. If a work (work.h) still reads the buffer,
+ * the device waits for it before writing; if it cannot, tg_lease waits.
  *
- * If a lease of that name and dtype is still open on the same tape, the call fails with TG_ERR_STATE; the message names
- * both callers. If the open lease is on another tape, as on the outer tape of a recomputation, or if only a handle of
- * tg_keep still holds it, the call leases a second buffer. tg_memory_report lists all buffers. */
+ * If a lease of that name and dtype is still open on the same tape, the call fails with TG_ERR_STATE; the message
+ * names both callers. If the open lease is on another tape, as on the outer tape of a recomputation, or if its tensor
+ * has ended and only tg_keep still holds the bytes, the call leases another buffer. tg_memory_report lists all
+ * buffers. */
 TG_API tg_tensor *tg_lease(tg_tape *t, const char *name, tg_dtype dtype, tg_shape shape);
 /* Sets whether later nodes are timed; off by default. tg_tape_dump (explain.h) shows the times. */
 TG_API void tg_tape_set_timing(tg_tape *t, bool on);

@@ -67,9 +67,9 @@ typedef struct tg_comm_ops {
      * that identifies the call until drop. Leaves it NULL if the call is already done, or if start fails.
      *
      * The memory of the call stays valid until drop returns. If the ranks make different calls, the call must fail on
-     * all of them, here or in `wait`, before data moves. Calls differ if their kind, dtype, count or counts differ, or
-     * the op or root of kinds that have one. In an all-to-all send[r] of this rank must equal recv[this rank] of rank
-     * r; each rank may otherwise have counts of its own. */
+     * all of them, here or in `wait`, before data moves. Calls differ if their kind or dtype differs, the op or root of
+     * kinds that have one, or, except in an all-to-all, count or counts. In an all-to-all ranks may have different
+     * counts; only send[r] of this rank must equal recv[this rank] of rank r. */
     tg_status (*start)(tg_ctx *ctx, void *state, const tg_transfer *call, void **request);
     /* Advances the call. Returns true if the call is done or has failed; `wait` then returns its status. */
     bool (*test)(tg_ctx *ctx, void *state, void *request);
@@ -83,8 +83,8 @@ typedef struct tg_comm_ops {
     void (*drop)(tg_ctx *ctx, void *state, void *request);
     /* Creates a group of n ranks of this group: rank i of the new group is rank ranks[i] of this group. This rank is
      * ranks[rank]. Sets *group to this rank's state of the new group. name is for errors, and may be NULL. ranks and
-     * name are valid only until split returns. n is 2 or more, because the library itself makes groups of one rank,
-     * except if the transport is `silent`.
+     * name are valid only until split returns. n is 2 or more, because the library itself makes groups of one rank;
+     * but if the transport is `silent`, n may be 1.
      *
      * If `all` is false, only the ranks of the new group call split. Ranks that share several new groups create them in
      * the same order. If `all` is true, every rank of this group calls split at this point. The new groups are then
@@ -113,9 +113,9 @@ typedef struct tg_comm_ops {
     tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size);
     /* Advances pending calls, and must not block. The library calls poll on the host communicator of an NCCL
      * communicator (tg_comm_nccl_new), while this rank's thread waits for the GPU or for NCCL. `waited` is the number
-     * of seconds so far; a negative number means that the wait has ended. If the wait fails, abort is called instead.
-     * `request` is the call on this communicator that the awaited work depends on; NULL if there is none. poll fails if
-     * the group has failed, or if `request` can no longer finish. May be NULL. */
+     * of seconds so far; a negative number means that the wait has ended. If the wait fails, the library may call abort
+     * without this last call. `request` is the call on this communicator that the awaited work depends on; NULL if
+     * there is none. poll fails if the group has failed, or if `request` can no longer finish. May be NULL. */
     tg_status (*poll)(tg_ctx *ctx, void *state, void *request, double waited);
     /* Memory windows. A window is device memory of this rank for fast collectives (tg_symmetric). Set all three slots
      * or none. window_alloc allocates device memory for this rank's window and returns it. It sets *window to a handle

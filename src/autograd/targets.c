@@ -2,7 +2,7 @@
  * one after another; many are sorted and bisected. */
 #include "autograd/targets.h"
 
-/* Moves the entry at i down in a heap, the first n entries of a, until neither of its children has a greater key. */
+/* Treats a[0] to a[n - 1] as a heap, and moves the entry at i down until neither of its children has a greater key. */
 static void sift(tg_keyed *a, int64_t i, int64_t n) {
     for (int64_t child; (child = 2 * i + 1) < n; i = child) {
         if (child + 1 < n && (uintptr_t)a[child + 1].key > (uintptr_t)a[child].key) child++;

@@ -13,12 +13,13 @@ tg_status tg_state_make_directory(tg_ctx *ctx, const char *dir) {
     struct stat st;
     if (ops.mkdir(ops.user, dir, 0777) == 0) return tg_sync_directory_of(ctx, dir);
     if (errno != EEXIST) return tg_file_fail(ctx, "make the directory", dir, -1);
-    if (stat(dir, &st) != 0 || S_ISDIR(st.st_mode)) return TG_OK; /* if stat fails, the tg_file_ops keep it elsewhere */
+    /* mkdir has said that dir exists. If the system does not find it, the tg_file_ops may keep it elsewhere. */
+    if (stat(dir, &st) != 0 || S_ISDIR(st.st_mode)) return TG_OK;
     return tg_fail(ctx, TG_ERR_IO, "'%s' is not a directory", dir);
 }
 
 static tg_status no_memory(tg_ctx *ctx, const char *dir) {
-    return tg_fail(ctx, TG_ERR_MEMORY, "no memory for the header of the state in '%s'", dir);
+    return tg_fail(ctx, TG_ERR_MEMORY, "no memory for a file header or the index of the state in '%s'", dir);
 }
 
 /* Describes a whole tensor, whose name in the file is its key. */

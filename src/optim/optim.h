@@ -38,8 +38,8 @@ typedef struct tg_optim_method {
     bool (*keeps)(const tg_optim *o, int k);
     /* Returns the bytes of work memory that the step of p needs. NULL: 0. */
     size_t (*work)(const tg_tensor *p);
-    /* Returns the method that steps p in place of this one, and p joins group 1; returns NULL if this method steps p,
-     * and p joins group 0. If the slot is NULL, this method steps all parameters. */
+    /* Returns the method that steps p in place of this one; the caller puts p in group 1. Returns NULL if this method
+     * steps p; the caller puts p in group 0. If the slot is NULL, this method steps all parameters. */
     const struct tg_optim_method *(*other)(const tg_optim *o, const tg_tensor *p);
     /* Steps the parameters of this method that have a gradient. Only the step of the optimizer's method is called, so a
      * method with `other` also calls the step of the other one. The scalars of step.h have been computed. */
@@ -61,12 +61,13 @@ struct tg_optim {
     double next_norm;
     int n, n_groups, n_sums; /* numbers of items, of groups, and of elements of `sums` in use */
     size_t bytes;            /* size of this struct with its items */
-    /* On the device, in float64. squares [n]: the sum of squares of each gradient, in the order of sets of axes
-     * (norm.c), not of items. sums [TG_STEP_SUMS]: the sum for each set of axes over which parameters are sharded, the
-     * empty set included; with several pipeline stages, one sum of all. state and scalars: see step.h. scale_view is a
-     * view of the scale in the state, and scale_state a view of the scale and its two counters. In float32: scalars32,
-     * and scale32, which is the scale when the state had version scale_version. scalars and scalars32 have the scalars
-     * of TG_STEP_GROUPS groups and one more element, which is work memory (elementwise.c). */
+    /* On the device, in float64. squares [n]: the sum of squares of each gradient. Gradients that are sharded over the
+     * same axes are neighbors (norm.c), so their order is not that of items. sums [TG_STEP_SUMS]: the sum for each set
+     * of axes over which parameters are sharded, the empty set included; with several pipeline stages, one sum of all.
+     * state and scalars: see step.h. scale_view is a view of the scale in the state, and scale_state a view of the
+     * scale and its two counters. In float32: scalars32, and scale32, which is the scale when the state had version
+     * scale_version. scalars and scalars32 have the scalars of TG_STEP_GROUPS groups and one more element, which is
+     * work memory (elementwise.c). */
     tg_tensor *squares, *sums, *state, *scalars, *scalars32, *scale_view, *scale_state, *scale32;
     /* [1]: not 0 if any rank found an error in the step's data (slot fault_sum); not used if there is one rank. */
     tg_tensor *fault;
@@ -120,8 +121,9 @@ void tg_optim_device_close(tg_optim *o);
 /* Writes v[n] to the device, into the state from index `first` on. */
 tg_status tg_optim_put(tg_optim *o, int first, const double *v, int n);
 /* Reads the state from the device, also after an error. Returns false, and sets the norm to NaN, the scale to 1 and the
- * rest of s to 0, if it could not be read. On device meta sets the same numbers and returns true. A step that is being
- * captured must not read the state. who and site: the public function and its call site, for errors. */
+ * rest of s to 0, if it could not be read. On device meta sets the same numbers and returns true. While a step is
+ * captured, it fails with TG_ERR_UNSUPPORTED, except on device meta. who and site: the public function and its call
+ * site, for errors. */
 bool tg_optim_read(const tg_optim *o, double s[TG_STEP_STATE], const char *who, const void *site);
 tg_status tg_optim_send_rate(tg_optim *o, int group); /* sends the group's lr */
 

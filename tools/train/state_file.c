@@ -8,7 +8,8 @@
 #include "common/model_files.h"
 #include "train/state.h"
 
-enum { FORMAT = 5 }; /* in files of formats up to 4, "schedule" was the schedule of the learning rate */
+/* In formats up to 4 the option "schedule" was what "lr-schedule" is now; since 5 it is the pipeline's schedule. */
+enum { FORMAT = 5 };
 
 bool state_leaves_out(const char *name) {
     static const char *const names[] = {"time",        "resume",        "resume-step", "comm",  "device",      "record",
@@ -25,8 +26,8 @@ const char *option_value(const option *row, const train_options *o, char *buf, s
     return text ? text : buf;
 }
 
-/* Returns the options as JSON; NULL if a value is not UTF-8. A value of --out that is not UTF-8 is left out, because
- * --resume is given --out. */
+/* Returns the options as JSON; NULL if a value is not UTF-8. A value of --out that is not UTF-8 is left out: a resumed
+ * run does not read the saved --out, but takes that of its command line. */
 static json_t *options_json(const train_options *o) {
     json_t *object = json_object();
     bool good = object != NULL;
