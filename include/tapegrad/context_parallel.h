@@ -39,8 +39,8 @@ typedef enum tg_cp_kind {
      * 2407.21783, section 3.3.2.) */
     TG_CP_GATHER,
     /* One all-to-all gives each rank the whole sequence of h / n heads, and another one brings the results back. n must
-     * divide h, and n must divide g or g must divide n. If g is less than n, heads of k and v are sent to several
-     * ranks, and the sums of their gradients have the dtype of q. (DeepSpeed-Ulysses, arXiv 2309.14509.) */
+     * divide h, and n must divide g or g must divide n. If g is less than n, each head of k and v is sent to several
+     * ranks, whose gradients of it are added in the dtype of q. (DeepSpeed-Ulysses, arXiv 2309.14509.) */
     TG_CP_ULYSSES,
     /* ULYSSES within groups of `inner` neighboring ranks, and RING over the n / inner groups. `inner` takes the place
      * of n in the rules of ULYSSES. (USP, arXiv 2405.07719.) */
@@ -57,8 +57,8 @@ typedef struct tg_context_attention_opts {
     int inner;
     bool causal;  /* query i attends only to keys j <= i; false by default */
     double scale; /* factor of the scores, 0 or more; TG_AUTO, the default, means 1 / sqrt(dk) */
-    /* Probability of dropout of the attention weights, in [0, 1), in training mode; 0 by default. Any number of ranks
-     * of c drops the same weights as one rank. */
+    /* Probability of dropout of the attention weights, in [0, 1), in training mode; 0 by default. Which weights are
+     * dropped does not depend on the number of ranks of c. */
     double dropout;
     double softcap; /* as in tg_attention: soft cap of the scores, greater than 0; TG_NONE, the default: none */
     int64_t left;   /* query i attends only to keys j >= i - left; 0 or more. TG_NONE, the default: no such bound */

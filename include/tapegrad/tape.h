@@ -30,9 +30,9 @@ TG_API void tg_tape_reset(tg_tape *t);
  * tensor ends as soon as no node needs it, and a node ends with its results. The call also releases tensors for which
  * tg_release cannot be called: those that layers and recomputed functions made on the tape for themselves.
  *
- * The call is for programs that hold every handle that they keep, as bindings do. It takes time in proportion to the
- * number of the tape's handles, so call it, for example, whenever that number has doubled since the last call. Does
- * nothing if t is NULL, inert or freed, or while a callback or a backward of the tape runs. */
+ * The call is for programs that hold (tg_hold) every handle that they will still use, as bindings do. It takes time in
+ * proportion to the number of the tape's handles, so call it, for example, whenever that number has doubled since the
+ * last call. Does nothing if t is NULL, inert or freed, or while a callback or a backward of the tape runs. */
 TG_API void tg_tape_collect(tg_tape *t);
 /* Returns the context of the tape; NULL if t is NULL. */
 TG_API tg_ctx *tg_tape_ctx(tg_tape *t);
@@ -73,9 +73,9 @@ TG_API tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n);
  * tensor. The lease is open until the bytes of the tensor are released, for example by tg_discard, by tg_release, by
  * the close of the scope in which the lease was made, or by a reset of the tape.
  *
- * The context has one buffer for each name and dtype. It keeps the buffer when a lease ends, and reuses the buffer for
- * the next lease of that name and dtype. A buffer grows but never shrinks. If a work (work.h) still reads the buffer,
- * the device waits for it before writing; if it cannot, tg_lease waits.
+ * The context usually has one buffer for each name and dtype, which it keeps when a lease ends and reuses for the next
+ * lease of that name and dtype. A buffer grows but never shrinks. If a work (work.h) still reads the buffer, the
+ * device waits for that work before it writes the buffer, or tg_lease waits.
  *
  * If a lease of that name and dtype is still open on the same tape, the call fails with TG_ERR_STATE; the message
  * names both callers. If the open lease is on another tape, as on the outer tape of a recomputation, or if its tensor
@@ -96,7 +96,7 @@ typedef tg_status (*tg_fn)(void *state, tg_tape *t, tg_tensor *const *in, int n_
 
 /* A packer: callbacks that store saved tensors in another form until backward needs them, for example on the host or in
  * fewer bits. The x of a callback is a one-dimensional tensor of all elements of a storage, and is valid only during
- * the callback. A storage is the memory that a tensor and its views share; these may have any shapes. */
+ * the callback. A storage is the memory that a tensor and its views share. They may have other shapes than x. */
 typedef struct tg_pack_ops {
     size_t size;
     /* Stores what unpack will need, and sets *packed to it. *packed is NULL at the call. If pack leaves it NULL, or

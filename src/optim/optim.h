@@ -41,15 +41,17 @@ typedef struct tg_optim_method {
     /* Returns the method that steps p in place of this one; the caller puts p in group 1. Returns NULL if this method
      * steps p; the caller puts p in group 0. If the slot is NULL, this method steps all parameters. */
     const struct tg_optim_method *(*other)(const tg_optim *o, const tg_tensor *p);
-    /* Steps the parameters of this method that have a gradient. Only the step of the optimizer's method is called, so a
-     * method with `other` also calls the step of the other one. The scalars of step.h have been computed. */
+    /* Steps the parameters of this method that have a gradient. tg_optim_step calls only the step of the optimizer's
+     * method, so the step of a method with `other` must call that of the other method itself. The scalars of step.h
+     * have been computed. */
     tg_status (*step)(tg_optim *o);
 } tg_optim_method;
 
 struct tg_optim {
     tg_ctx *ctx;
     const tg_optim_method *method;
-    /* The options that all groups share. Numbers that groups have of their own (tg_optim_group_t) are read there. */
+    /* The options that all groups share. The structs also have numbers that each group has of its own, such as lr; a
+     * step takes those from the group. */
     bool decoupled; /* Adam's weight decay is decoupled from the gradient (AdamW) */
     tg_sgd_opts sgd;
     tg_rmsprop_opts rmsprop;
@@ -65,9 +67,9 @@ struct tg_optim {
      * same axes are neighbors (norm.c), so their order is not that of items. sums [TG_STEP_SUMS]: the sum for each set
      * of axes over which parameters are sharded, the empty set included; with several pipeline stages, one sum of all.
      * state and scalars: see step.h. scale_view is a view of the scale in the state, and scale_state a view of the
-     * scale and its two counters. In float32: scalars32, and scale32, which is the scale when the state had version
-     * scale_version. scalars and scalars32 have the scalars of TG_STEP_GROUPS groups and one more element, which is
-     * work memory (elementwise.c). */
+     * scale and its two counters. In float32: scalars32, a copy of scalars, and scale32, a copy of the scale that was
+     * made when the state had version scale_version. scalars and scalars32 have the scalars of TG_STEP_GROUPS groups
+     * and one more element, which is work memory (elementwise.c). */
     tg_tensor *squares, *sums, *state, *scalars, *scalars32, *scale_view, *scale_state, *scale32;
     /* [1]: not 0 if any rank found an error in the step's data (slot fault_sum); not used if there is one rank. */
     tg_tensor *fault;
@@ -100,7 +102,7 @@ bool tg_optim_rate(tg_ctx *ctx, double lr, const char *who); /* returns whether 
 tg_optim_group_t tg_adam_group(const tg_adamw_opts *o, bool decoupled);
 /* Fails unless beta1 and beta2 are in [0, 1), and eps and weight_decay are finite, 0 or more. */
 tg_status tg_optim_check_numbers(tg_ctx *ctx, const tg_optim_group_t *g, const char *who);
-bool tg_schedule_ok(const tg_schedule *s); /* returns whether all numbers are valid; s has all fields (tg_options) */
+bool tg_schedule_ok(const tg_schedule *s); /* returns whether all numbers are valid; s->size is not checked */
 /* Fails if parameter number i, to which ref refers, was dropped. The message calls the object that uses the parameter
  * `owner`, such as "optimizer". */
 tg_status tg_optim_check_alive(tg_ctx *ctx, tg_ref ref, int i, const char *owner, const char *who);

@@ -14,7 +14,7 @@ enum { MAX_COMPARED = 16 }; /* greatest number of tensors of a call that are com
 /* Lists the inputs and then the outputs of a call that belong to a tape, and that by their placement are equal on every
  * rank of the axis. Returns the length of the list. Leaves out
  * - leaves of the context, which have been compared at their first use;
- * - tensors whose bytes are discarded, which an op such as a view does not need;
+ * - tensors whose bytes are discarded: an op that reads no bytes, such as a view, may have them as inputs;
  * - tensors that cannot be hashed (tg_placement_comparable), and gradients that are one rank's share of a sum. */
 static int equal_results(const tg_call *c, int axis, tg_tensor *x[MAX_COMPARED]) {
     int n = 0;

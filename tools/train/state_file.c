@@ -55,8 +55,8 @@ uint64_t state_word_of(const json_t *object, const char *key) {
     return text ? strtoull(text, NULL, 10) : 0;
 }
 
-/* Returns what identifies the data. Of --order only the offsets of the steps done count, because the file is longer if
- * the run is continued to more steps. */
+/* Returns what identifies the data. Of the file of --order it includes only the offsets of the steps that are done,
+ * because a run that is continued to more steps is given a longer file. */
 static json_t *data_json(const train_data *d, int64_t step) {
     json_t *data = json_pack("{s:I, s:o}", "tokens", (json_int_t)d->count, "hash", word(d->hash));
     if (data && d->order) json_object_set_new(data, "order", word(data_order_sum(d, step)));
