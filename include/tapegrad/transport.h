@@ -26,7 +26,7 @@ typedef struct tg_transfer {
     tg_dtype dtype;
     tg_reduce_op op; /* for TG_ALL_REDUCE and TG_REDUCE_SCATTER only */
     int root;        /* the root rank, or the other rank of a send or receive */
-    const void *src; /* NULL if this rank sends nothing; in a broadcast NULL, also on the root, which sends dst */
+    const void *src; /* NULL if this rank sends nothing, and always in a broadcast, whose root sends dst */
     void *dst;       /* NULL if this rank receives nothing; in a broadcast the memory of the tensor on all ranks */
     /* For an all-gather and a gather, the number of elements of src; for a reduce-scatter and a scatter, that of dst;
      * for an all-to-all, that of one part. For the other kinds, the number of all elements. */
@@ -51,8 +51,8 @@ typedef struct tg_comm_ops {
     /* true: works only with memory that the host can read and write. Calls on tensors of other devices then fail with
      * TG_ERR_DEVICE. */
     bool host;
-    /* true: the transport never moves data, for example because the other ranks do not exist (tg_comm_plan_new). Then
-     * tg_comm_split fails on several ranks (other functions still use slot split); tg_comm_recover does nothing. */
+    /* true: the transport never moves data, for example because the other ranks do not exist (tg_comm_plan_new). If
+     * there are several ranks, tg_comm_split fails (other functions use slot split); tg_comm_recover does nothing. */
     bool silent;
     /* true: calls are queued on the device like kernels. `wait` and `drop` then return as soon as the call is queued,
      * and work that is queued later sees its result. For a barrier, however, `wait` returns only when every rank has
@@ -68,8 +68,8 @@ typedef struct tg_comm_ops {
      *
      * The memory of the call stays valid until drop returns. If the ranks make different calls, the call must fail on
      * all of them, here or in `wait`, before data moves. A send and its receive must have equal dtypes and counts. In
-     * other calls the kind, the dtype and, if the kind has them, op, root and the sizes of the parts must be equal. In
-     * an all-to-all sizes may differ between ranks, but send[r] of this rank must be recv[this rank] of rank r. */
+     * other calls the kind, dtype, count, op and root, and the sizes of the parts, must be equal as far as the kind has
+     * them. In an all-to-all sizes may differ, but send[r] of this rank must be recv[this rank] of rank r. */
     tg_status (*start)(tg_ctx *ctx, void *state, const tg_transfer *call, void **request);
     /* Advances the call. Returns true if the call is done or has failed; `wait` then returns its status. */
     bool (*test)(tg_ctx *ctx, void *state, void *request);
@@ -113,9 +113,9 @@ typedef struct tg_comm_ops {
     tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size);
     /* Advances pending calls, and must not block. The library calls poll on the host communicator of an NCCL
      * communicator (tg_comm_nccl_new), while this rank's thread waits for the GPU or for NCCL. `waited` is the number
-     * of seconds so far; a negative number means that the wait has ended. If the wait fails, the library may call abort
-     * without having called poll so. `request` is the call on this communicator that the awaited work depends on; NULL if
-     * there is none. poll fails if the group has failed, or if `request` can no longer finish. May be NULL. */
+     * of seconds so far, or negative once the wait has ended. A failed wait may end with abort instead of such a call.
+     * `request` is the call on this communicator that the awaited work depends on; NULL if there is none. poll fails if
+     * the group has failed, or if `request` can no longer finish. May be NULL. */
     tg_status (*poll)(tg_ctx *ctx, void *state, void *request, double waited);
     /* Memory windows. A window is device memory of this rank for fast collectives (tg_symmetric). Set all three slots
      * or none. window_alloc allocates device memory for this rank's window and returns it. It sets *window to a handle
