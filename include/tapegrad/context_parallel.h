@@ -40,7 +40,7 @@ typedef enum tg_cp_kind {
     TG_CP_GATHER,
     /* One all-to-all gives each rank the whole sequence of h / n heads, and another one brings the results back. n must
      * divide h, and n must divide g or g must divide n. If g is less than n, each head of k and v is sent to several
-     * ranks, whose gradients of it are added in the dtype of q. (DeepSpeed-Ulysses, arXiv 2309.14509.) */
+     * ranks, and its gradients on them are added in the dtype of q. (DeepSpeed-Ulysses, arXiv 2309.14509.) */
     TG_CP_ULYSSES,
     /* ULYSSES within groups of `inner` neighboring ranks, and RING over the n / inner groups. `inner` takes the place
      * of n in the rules of ULYSSES. (USP, arXiv 2405.07719.) */

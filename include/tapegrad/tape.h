@@ -74,8 +74,8 @@ TG_API tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n);
  * the close of the scope in which the lease was made, or by a reset of the tape.
  *
  * The context usually has one buffer for each name and dtype, which it keeps when a lease ends and reuses for the next
- * lease of that name and dtype. A buffer grows but never shrinks. If a work (work.h) still reads the buffer, the
- * device waits for that work before it writes the buffer, or tg_lease waits.
+ * lease of that name and dtype. A buffer grows but never shrinks. While a work (work.h) reads the buffer, later writes
+ * on the device wait for the work, or else tg_lease itself does.
  *
  * If a lease of that name and dtype is still open on the same tape, the call fails with TG_ERR_STATE; the message
  * names both callers. If the open lease is on another tape, as on the outer tape of a recomputation, or if its tensor
@@ -96,7 +96,8 @@ typedef tg_status (*tg_fn)(void *state, tg_tape *t, tg_tensor *const *in, int n_
 
 /* A packer: callbacks that store saved tensors in another form until backward needs them, for example on the host or in
  * fewer bits. The x of a callback is a one-dimensional tensor of all elements of a storage, and is valid only during
- * the callback. A storage is the memory that a tensor and its views share. They may have other shapes than x. */
+ * the callback. A storage is the memory that a tensor and its views share. The tensor and its views may have other
+ * shapes than x. */
 typedef struct tg_pack_ops {
     size_t size;
     /* Stores what unpack will need, and sets *packed to it. *packed is NULL at the call. If pack leaves it NULL, or
@@ -111,7 +112,7 @@ typedef struct tg_pack_ops {
     /* Frees packed. The library calls drop once for each *packed that is not NULL, when unpack will not be called for
      * it any more: for example when backward has passed the last node that saved x, when the memory of x is freed, or
      * when the program calls tg_keep for x, and at the latest when the tape is reset or freed. If another tape still
-     * uses x at that time, the library calls unpack first. May be NULL. */
+     * uses x when the tape is reset or freed, the library calls unpack first. May be NULL. */
     void (*drop)(void *user, void *packed);
     void *user; /* must stay valid while the packer is set, and after that until the tape is reset or freed */
 } tg_pack_ops;
