@@ -326,9 +326,9 @@ runs train $small --micro-batches 3 --min-lr 0.002 --out timed
 holds "it need not agree with the defaults of what is chosen" says "--min-lr 0.002"
 yes 'text to train and to validate on' | head -c 200000 >many.txt
 runs train --data many.txt --time 1s --threads 1 --layers 1 --hidden 16 --heads 2 --seq-len 16 --batch 1 \
-    --val-fraction 0.9 --val-batches 0 --out whole
-holds "whole validations count in the time" test "$(grep -c val_loss whole/metrics.jsonl)" -le 4
-rm -rf whole
+    --val-fraction 0.9 --val-batches 0 --out all-valid
+holds "whole validations count in the time" test "$(grep -c val_loss all-valid/metrics.jsonl)" -le 4
+rm -rf all-valid
 refuses 2 "--warmup 900000000 is longer than --steps" train $small --warmup 900000000 --out x
 refuses 2 "is more than --steps" train --data both.txt --time 1s --threads 1 --layers 1 --hidden 16 --heads 2 --lr-schedule wsd \
     --wsd-steps 1000 --out x
