@@ -24,6 +24,7 @@ struct tgpy_world {
     int depth;          /* number of nested calls of tgpy_enter by that thread */
     uint64_t draws; /* the number of the next step of keyed draws */
     atomic_int owners;
+    atomic_int watches; /* number of tgpy_watch, and one more while the world has owners */
     pthread_mutex_t lock; /* of ctx and `later`, which finalizers on other threads read */
     pending *_Atomic later; /* the newest first */
 };
@@ -47,6 +48,11 @@ struct tgpy_box {
     atomic_bool lent;
 };
 
+struct tgpy_watch {
+    tg_tensor *tensor; /* held until the watch or the context ends */
+    tgpy_world *world;
+};
+
 /* Of this thread: the place in the program that messages about ops name, and whether tgpy_enter has refused a call. */
 static _Thread_local struct {
     const char *file;
@@ -62,6 +68,7 @@ tgpy_world *tgpy_world_new(tg_ctx *ctx) {
     w->ctx = ctx;
     w->grad = w->training = true;
     atomic_init(&w->owners, 1);
+    atomic_init(&w->watches, 1);
     pthread_mutex_init(&w->lock, NULL);
     return w;
 }
@@ -96,10 +103,15 @@ void tgpy_world_drop(tgpy_world *w) {
     if (disowned(w)) tgpy_world_end(w);
 }
 
-void tgpy_world_end(tgpy_world *w) {
-    if (w->ctx) tgpy_world_close(w);
+static void unwatch(tgpy_world *w) {
+    if (atomic_fetch_sub(&w->watches, 1) != 1) return;
     pthread_mutex_destroy(&w->lock);
     free(w);
+}
+
+void tgpy_world_end(tgpy_world *w) {
+    if (w->ctx) tgpy_world_close(w);
+    unwatch(w);
 }
 
 void tgpy_later(tgpy_world *w, void (*end)(void *object), void *object) {
@@ -314,6 +326,30 @@ tg_tensor *tgpy_usable(const tgpy_box *b) {
 
 tgpy_tape *tgpy_tape_of_box(const tgpy_box *b) { return b->tape; }
 tgpy_world *tgpy_world_of(const tgpy_box *b) { return b->world; }
+
+tgpy_watch *tgpy_watch_new(tgpy_world *w, tg_tensor *x) {
+    tgpy_watch *v = malloc(sizeof *v);
+    if (!v || !tg_hold(x)) {
+        free(v);
+        return NULL;
+    }
+    *v = (tgpy_watch){x, w};
+    atomic_fetch_add(&w->watches, 1);
+    return v;
+}
+
+bool tgpy_watch_is_alive(tgpy_watch *v) {
+    pthread_mutex_lock(&v->world->lock); /* another thread may be about to free the context */
+    bool alive = v->world->ctx && tg_is_alive(v->tensor);
+    pthread_mutex_unlock(&v->world->lock);
+    return alive;
+}
+
+void tgpy_watch_drop(tgpy_watch *v) {
+    tgpy_later(v->world, unhold, v->tensor);
+    unwatch(v->world);
+    free(v);
+}
 
 /* ---- Ops ---- */
 

@@ -11,6 +11,7 @@
 typedef struct tgpy_world tgpy_world; /* a context */
 typedef struct tgpy_tape tgpy_tape;   /* a tape */
 typedef struct tgpy_box tgpy_box;     /* a tensor */
+typedef struct tgpy_watch tgpy_watch; /* sees a tensor end, without being an owner */
 typedef struct tgpy_sequence tgpy_sequence; /* recorded calls (sequence.h) */
 
 /* ---- Contexts ---- */
@@ -20,9 +21,10 @@ tg_ctx *tgpy_ctx(const tgpy_world *w);   /* NULL after tgpy_world_close */
 /* Frees the context now, even if objects of it have owners. Later calls of these objects find that it is gone. */
 void tgpy_world_close(tgpy_world *w);
 void tgpy_world_keep(tgpy_world *w); /* counts one more owner */
-/* Counts one owner less. The last one frees the world and its context. */
+/* Counts one owner less. The last one frees the context, as tgpy_world_end does. */
 void tgpy_world_drop(tgpy_world *w);
-void tgpy_world_end(tgpy_world *w); /* frees a world that has no owner, and its context */
+/* Frees the context of a world that has no owner. The world itself is freed with its last tgpy_watch. */
+void tgpy_world_end(tgpy_world *w);
 /* Calls end(object) at the next call on the context, or before the context is freed. May be called from any thread. */
 void tgpy_later(tgpy_world *w, void (*end)(void *object), void *object);
 void tgpy_catch_up(tgpy_world *w); /* does what tgpy_later has put off */
@@ -75,6 +77,12 @@ tg_tensor *tgpy_tensor(const tgpy_box *b); /* NULL if the context is gone, or b 
 tg_tensor *tgpy_usable(const tgpy_box *b); /* the same, and NULL while another thread uses the context */
 tgpy_tape *tgpy_tape_of_box(const tgpy_box *b);
 tgpy_world *tgpy_world_of(const tgpy_box *b);
+
+/* Returns a watch of x, which keeps neither the tensor nor the context. NULL if x is NULL or inert, or there is no
+ * memory. The functions of watches may be called from any thread. */
+tgpy_watch *tgpy_watch_new(tgpy_world *w, tg_tensor *x);
+bool tgpy_watch_is_alive(tgpy_watch *v); /* whether the tensor has not ended, nor its context */
+void tgpy_watch_drop(tgpy_watch *v);
 
 /* ---- Ops ---- */
 

@@ -56,22 +56,24 @@ def on_tape(world, tape, call):
 
 
 class _Hook:
-    """A hook of a tensor. Its box is lent: it keeps the context, but not the tensor, and shows whether the tensor has
-    ended."""
+    """A hook of a tensor. It keeps neither the tensor nor the context. Its watch shows whether the tensor has ended.
+    `world` is valid while the hook runs, because the caller of backward keeps it."""
 
-    box = None
+    watch = None
 
     def __init__(self, x, fn):
         self.fn, self.world = fn, x._world
-        self.box = lib.tgpy_box_new(x._world, ffi.NULL, x._live(), True)
+        self.watch = lib.tgpy_watch_new(x._world, x._live())
+        if self.watch == ffi.NULL:
+            fail(x._world)
 
     def __del__(self):
-        if self.box:
-            lib.tgpy_box_drop(self.box)
+        if self.watch:
+            lib.tgpy_watch_drop(self.watch)
 
     @property
     def ended(self):
-        return not lib.tg_is_alive(lib.tgpy_tensor(self.box))
+        return not lib.tgpy_watch_is_alive(self.watch)
 
 
 def _sweep():

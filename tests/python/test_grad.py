@@ -3,6 +3,7 @@
 import operator
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -167,6 +168,41 @@ def test_several_threads_forget_the_hooks_of_ended_tensors():
             thread.join()
     finally:
         sys.setswitchinterval(interval)
+    assert not wrong
+
+
+def test_a_hook_does_not_keep_the_context():
+    for _ in range(3):
+        context = tg.Context(threads=1)
+        array = np.ones(4)
+        freed = weakref.ref(array)
+        x = tg.from_dlpack(array, context=context)
+        x.requires_grad = True
+        x.on_grad(lambda g: g * 2)
+        x.sum().backward()
+        assert x.grad.tolist() == [2] * 4
+        del x, context, array
+        assert freed() is None  # with the context, whose last owner was x
+    for _ in range(200):  # sweeps meet hooks of contexts that have ended
+        leaf(1.0).on_grad(lambda g: None)
+
+
+def test_contexts_end_while_other_threads_sweep_hooks():
+    wrong = []
+
+    def work():
+        try:
+            for _ in range(100):
+                x = tg.zeros(3, context=tg.Context(threads=1), requires_grad=True)
+                x.on_grad(lambda g: None)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert not wrong
 
 
