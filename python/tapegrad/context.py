@@ -31,7 +31,11 @@ class Context:
     def __init__(self, device=None, **config):
         self._world = None
         self._options = options('tg_config', {'device': device, **{k: v for k, v in config.items() if v is not None}})
-        self._world = lib.tgpy_world_new(lib.tg_ctx_new(self._options))
+        ctx = lib.tg_ctx_new(self._options)
+        self._world = lib.tgpy_world_new(ctx)
+        if self._world == ffi.NULL:
+            lib.tg_ctx_free(ctx)
+            raise MemoryError('Context: there is no memory for a new context')
         check_new(self._world)
 
     def __del__(self):

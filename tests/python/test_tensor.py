@@ -663,6 +663,28 @@ def test_threads_that_meet_in_a_context_get_errors_and_no_wrong_numbers():
     assert not wrong and (x @ x)[0, 0].item() == 300
 
 
+def test_a_context_without_memory_is_an_error(monkeypatch):
+    freed = []
+
+    class Library:
+        """The library, without memory for a world."""
+
+        def __getattr__(self, name):
+            return getattr(tg.lib, name)
+
+        def tgpy_world_new(self, ctx):
+            return tg.ffi.NULL
+
+        def tg_ctx_free(self, ctx):
+            freed.append(ctx)
+            tg.lib.tg_ctx_free(ctx)
+
+    monkeypatch.setattr(sys.modules['tapegrad.context'], 'lib', Library())
+    with pytest.raises(MemoryError, match='no memory for a new context'):
+        tg.Context(threads=1)
+    assert len(freed) == 1 and freed[0] != tg.ffi.NULL
+
+
 def test_operands_of_a_closed_context_are_refused():
     context = tg.Context()
     leaf = tg.ones((2,), context=context)
