@@ -9,7 +9,7 @@ from .errors import fail
 
 UNVERSIONED, VERSIONED = b'dltensor', b'dltensor_versioned'
 _USED = {UNVERSIONED: b'used_dltensor', VERSIONED: b'used_dltensor_versioned'}
-_CPU, _CUDA = 1, 2
+_DEVICES = {'cpu': 1, 'cuda': 2}
 
 # A destructor gets a capsule that is being freed, so it must not count a reference to it: its address is passed.
 _Destructor = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
@@ -37,19 +37,22 @@ def _free_unused(capsule):
 
 
 def device_of(x):
+    """(type, number) in DLPack's terms. Raises BufferError, as its protocol requires, if DLPack has no such device."""
+    x._live()  # raises if the context was closed
     kind, _, number = x.device.partition(':')
-    return (_CUDA, int(number or 0)) if kind == 'cuda' else (_CPU, 0)
+    if kind not in _DEVICES:
+        raise BufferError(f'the tensor is on {x.device}, which is no device of DLPack; expected "cpu" or "cuda"')
+    return _DEVICES[kind], int(number or 0)
 
 
 def export(x, max_version=None, dl_device=None, copy=None):
     """The capsule that __dlpack__ returns."""
+    device = device_of(x)
     if copy:
         flat = x.detach().reshape([x.size])
         x = ops.stack([flat], dim=0).reshape(x.shape)  # stack copies tensors of every dtype
-    if dl_device is not None and tuple(dl_device) != device_of(x):
-        raise BufferError(
-            f'the tensor is on the DLPack device {device_of(x)}, and cannot be given for {tuple(dl_device)}'
-        )
+    if dl_device is not None and tuple(dl_device) != device:
+        raise BufferError(f'the tensor is on the DLPack device {device}, and cannot be given for {tuple(dl_device)}')
     versioned = max_version is not None and max_version[0] >= 1
     give = lib.tg_dlpack_export if versioned else lib.tg_dlpack_export_unversioned
     struct = give(x._live())

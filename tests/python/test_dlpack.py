@@ -71,6 +71,10 @@ def test_what_is_refused():
         tg.from_dlpack(np.zeros(3, 'complex128'))
     with pytest.raises(BufferError):
         tg.ones(1).__dlpack__(dl_device=(2, 0))
+    x = tg.ones(1, context=tg.Context('meta'))
+    for export in x.__dlpack_device__, x.__dlpack__, lambda: x.__dlpack__(dl_device=(1, 0)), lambda: np.from_dlpack(x):
+        with pytest.raises(BufferError, match='the tensor is on meta, which is no device of DLPack'):
+            export()
 
 
 def test_unused_capsules_free_their_export():
