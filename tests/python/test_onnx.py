@@ -371,6 +371,22 @@ def test_what_is_missing_is_named_before_anything_runs():
     assert str(error.value) == 'the model needs what Tapegrad has no mapping for: ' + ', '.join(error.value.names)
 
 
+def test_types_that_a_model_does_not_declare_are_none():
+    y, o = onnx.ValueInfoProto(name='y'), info('o', [2], TensorProto.UNDEFINED)
+    untyped = onnx.ValueInfoProto(name='u')
+    model = tg.onnx.load(model_of([node('Relu', 'x', 'y')], [info('x', [2]), o, untyped], [y]))
+    assert model.inputs == {'x': ('f32', (2,)), 'o': (None, (2,)), 'u': (None, None)}
+    assert model.outputs['y'] in (('f32', (2,)), (None, None))  # shape inference may add it
+    assert model(np.float32([-1, 2]), 0.0, 1).tolist() == [0, 2]
+    with pytest.raises(TypeError, match='the model needs the inputs x, o, u; o, u is not given'):
+        model(np.float32([-1, 2]))
+    opsets = [helper.make_opsetid('', 17)]
+    function = helper.make_function('own', 'Twice', ['a'], ['b'], [node('Add', 'a a', 'b')], opsets)
+    call = helper.make_node('Twice', ['u'], ['y'], domain='own')
+    model = tg.onnx.load(model_of([call], [untyped], [y], functions=[function], domains=['own']))
+    assert model.outputs == {'y': (None, None)} and model(np.float32([2])).tolist() == [4]
+
+
 def test_a_file_that_is_no_model_is_named(tmp_path):
     path = tmp_path / 'text.onnx'
     path.write_text('no model')

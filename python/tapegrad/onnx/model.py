@@ -33,7 +33,8 @@ class Model:
     """A graph that can be called: model(x, ...) in the order of its inputs, or model(name=x). The result is a tensor,
     or a tuple of them if there are several outputs.
 
-    inputs and outputs map names to (dtype, shape); a size that is not fixed is text or None. parameters maps the names
+    inputs and outputs map names to (dtype, shape); a size that is not fixed is text or None, and a dtype or shape that
+    the model does not declare is None. parameters maps the names
     of float initializers to tensors. Their requires_grad may be set, and optimizers may write them."""
 
     def __init__(self, model, requires_grad=False):
@@ -74,9 +75,7 @@ class Model:
         unknown = [name for name in inputs if name not in self.inputs and name not in self._defaults]
         if unknown:
             raise TypeError(f'the model has the inputs {", ".join(self.inputs)}, but got {", ".join(unknown)}')
-        absent = [
-            name for name in self.inputs if name not in inputs and not self.inputs[name][0].startswith('optional')
-        ]
+        absent = [name for name, (kind, _) in self.inputs.items() if name not in inputs and kind != 'optional']
         if absent:
             raise TypeError(f'the model needs the inputs {", ".join(self.inputs)}; {", ".join(absent)} is not given')
         values = {name: _value(x, self.inputs.get(name)) for name, x in inputs.items()}
@@ -87,8 +86,10 @@ class Model:
 
 
 def _signature(proto):
-    """(dtype, shape) of a type; a sequence is ('sequence', None)."""
+    """(dtype, shape) of a type; a sequence is ('sequence', None), and a type that is not declared (None, None)."""
     kind = proto.WhichOneof('value')
+    if kind is None:
+        return None, None
     if kind != 'tensor_type':
         return kind.removesuffix('_type'), None
     t = proto.tensor_type
