@@ -5,6 +5,8 @@ An index is read from left to right. Integers, slices and None change one dim ea
 tensors, which are taken together at the end. So, as in PyTorch, an integer never counts as a tensor: x[0, :, [1, 2]]
 is x[0][:, [1, 2]], whereas NumPy takes 0 and [1, 2] together."""
 
+from numbers import Real
+
 from . import ops
 from .objects import TensorBase
 from .values import INTEGERS
@@ -22,9 +24,9 @@ def put(x, index, value):
     """A tensor like x, in which x[index] is replaced by value. Gradients flow to both."""
     from .tensor import like
 
-    if isinstance(value, (int, float)) and x.dtype == 'bool':
+    if isinstance(value, Real) and x.dtype == 'bool':  # also NumPy's numbers
         value = bool(value)  # as NumPy converts what is assigned
-    elif isinstance(value, float) and x.dtype in INTEGERS:
+    elif isinstance(value, Real) and x.dtype in INTEGERS:
         value = int(value)
     if value is not x and (value := like(value, x)) is NotImplemented:
         raise TypeError('the value of an assignment must be a tensor, a number or an array')

@@ -772,6 +772,14 @@ def test_numbers_of_numpy_take_the_dtype_of_the_tensor():
         i + np.float32(0.5)
 
 
+@pytest.mark.parametrize('number', [1.5, np.float64(1.5), np.float32(1.5), np.float16(1.5), np.int8(1), np.uint64(1)])
+def test_an_assigned_number_is_converted_as_in_numpy(number):
+    for dtype in 'i64', 'u8', 'bool', 'f32':
+        x = tg.tensor([0, 0], dtype)
+        x[0] = number
+        assert x.dtype == dtype and x.tolist() == [number if dtype == 'f32' else 1, 0]
+
+
 def test_lists_of_numpys_bools_are_bools():
     assert tg.tensor([np.True_, False]).dtype == 'bool' and tg.tensor([[np.bool_(0)], [np.bool_(1)]]).dtype == 'bool'
     assert tg.tensor([np.True_, 2]).dtype == 'i64' and tg.tensor([np.True_, 0.5]).dtype == 'f32'
