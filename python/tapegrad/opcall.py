@@ -101,6 +101,11 @@ class Op(OpBase):  # an op of the library; its __doc__ is that of the op
         return not any(a in kinds and b in kinds and kinds[a] != kinds[b] for kinds in self._kinds)
 
     @property
+    def is_method(self):
+        """Whether the op is a method of its first input: whether that is a single tensor."""
+        return bool(self.inputs) and not self._lists[0]
+
+    @property
     def __signature__(self):
         P = inspect.Parameter
         parameters = [

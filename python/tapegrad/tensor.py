@@ -283,6 +283,9 @@ class Tensor(TensorBase):
         if name.startswith('__'):
             raise AttributeError(name)
         op = getattr(ops, name)
+        if not op.is_method:
+            first = f'takes a list of tensors ({op.inputs[0]})' if op.inputs else 'takes no tensors'
+            raise AttributeError(f'{name} is no method of tensors, because it {first}; call tapegrad.ops.{name}')
         setattr(Tensor, name, op)  # the next time it is found at once
         return op.__get__(self)
 

@@ -434,6 +434,14 @@ def test_arguments_are_checked():
         x.softmax(0, dim=0)
 
 
+@pytest.mark.parametrize('name, why', [('concat', r'takes a list of tensors \(x\)'), ('arange', 'takes no tensors')])
+def test_an_op_without_a_single_first_input_is_no_method(name, why):
+    x = tg.ones(3)
+    with pytest.raises(AttributeError, match=f'{name} is no method of tensors, because it {why}'):
+        getattr(x, name)
+    assert not hasattr(x, name) and hasattr(x, 'softmax')
+
+
 def test_printing():
     assert repr(tg.tensor([1.0, 2.5])) == '[1.  2.5]\nf32[2]'
     assert '<pre>' in tg.tensor([1.0])._repr_html_() and 'f32 [1] on cpu' in tg.tensor([1.0])._repr_html_()
