@@ -38,6 +38,14 @@ class Context:
             raise MemoryError('Context: there is no memory for a new context')
         check_new(self._world)
 
+    @classmethod
+    def _of(cls, world):
+        """Another object for the context of a world. It is one more owner."""
+        context = cls.__new__(cls)
+        lib.tgpy_world_keep(world)
+        context._world = world
+        return context
+
     def __del__(self):
         if self._world:
             lib.tgpy_world_drop(self._world)

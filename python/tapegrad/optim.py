@@ -20,7 +20,7 @@ from .objects import note_site
 from .owned import Owned
 from .parameters import Parameters, state, write_all
 from .structs import options
-from .tensor import Tensor, tensor, wrap
+from .tensor import Tensor, tensor_for, wrap
 
 __all__ = ['SGD', 'Adam', 'AdamW', 'RMSprop', 'Adagrad', 'Lion', 'Muon', 'LBFGS', 'EMA', 'SWA', 'Schedule', 'Optimizer']
 
@@ -175,7 +175,8 @@ class Optimizer(Owned):
     def state_dict(self):
         """Copies of the moments and other tensors of the state, and the count "steps". The options, rates and groups
         are not in it."""
-        return {**{key: copy.deepcopy(x) for key, x in self._state().items()}, 'steps': tensor(self.steps)}
+        copies = {key: copy.deepcopy(x) for key, x in self._state().items()}
+        return {**copies, 'steps': tensor_for(self.params.tensors[0], self.steps)}
 
     def load_state_dict(self, values):
         """Restores a state that state_dict has returned, of an optimizer with the same parameters."""

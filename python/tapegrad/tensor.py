@@ -253,7 +253,7 @@ class Tensor(TensorBase):
 
     def __deepcopy__(self, memo):
         function, arguments = self.__reduce__()
-        return function(*arguments)
+        return function(*arguments, _context_of(self))
 
     # ---- Operators (the others are TensorBase's) ----
 
@@ -279,7 +279,7 @@ class Tensor(TensorBase):
     __hash__ = object.__hash__
 
     def __getattr__(self, name):
-        """Every op whose first input is a tensor is a method: x.softmax(dim=-1)."""
+        """Every op whose first input is a single tensor is a method: x.softmax(dim=-1)."""
         if name.startswith('__'):
             raise AttributeError(name)
         op = getattr(ops, name)
@@ -505,8 +505,8 @@ def from_dlpack(array, context=None):
     return dlpack.take(context or _default(), array)
 
 
-def _unpickled(data, dtype, shape, requires_grad):
-    ctx = _default()
+def _unpickled(data, dtype, shape, requires_grad, context=None):
+    ctx = context or _default()
     x = made(
         ctx,
         lib.tg_from_host(

@@ -454,6 +454,19 @@ def test_copies_of_models_of_the_library(gpt, copied):
     assert gpt.transformer.h[1].ln_1.weight.tolist() == before and gpt.get('transformer.h.0').is_whole
 
 
+def test_a_deep_copy_is_in_the_context_of_its_model(gpt):
+    model = nn.Sequential(gpt.transformer.h[0].mlp, LoRA(nn.Linear(16, 4)), nn.Linear(4, 2))
+    optimizer, average = tg.optim.AdamW(model), tg.optim.EMA(model)
+    with tg.Context('meta'):
+        other, again, ema = copy.deepcopy((model, optimizer, average))
+        whole = copy.deepcopy(gpt)
+        states = [x for copied in (optimizer, average) for x in copied.state_dict().values()]
+    parameters = [*other.parameters(), *whole.parameters(), *again.params, *ema.params]
+    assert {x.device for x in [*parameters, *states]} == {'cpu'}
+    assert outputs(other, tg.ones((2, 16))) == outputs(model, tg.ones((2, 16)))
+    assert outputs(whole, tg.tensor(IDS)) == outputs(gpt, tg.tensor(IDS))
+
+
 @pytest.mark.parametrize('copied', COPIES)
 def test_copies_have_what_has_taken_the_place_of_parts(gpt, copied):
     for i in range(2):

@@ -476,6 +476,14 @@ def test_pickles_and_copies():
     assert z.tolist() == x.tolist()
 
 
+def test_a_deep_copy_is_in_the_context_of_its_original():
+    with tg.Context(threads=1):
+        x = tg.tensor([1.0, 2.0], requires_grad=True)
+    with tg.Context('meta'):
+        y = copy.deepcopy(x)
+    assert y.device == 'cpu' and (x + y).tolist() == [2, 4] and y.requires_grad
+
+
 def test_bool_len_iter_and_conversions():
     x = tg.tensor([3.0, 4.0])
     assert len(x) == 2 and [float(v) for v in x] == [3, 4] and int(x[0]) == 3 and bool(x[1] > 3)

@@ -1,6 +1,9 @@
 """Copies and pickles of modules of the library. A copy is first made by the same call as the module. Then parts that
 were replaced in the module are replaced in the copy too, and the values are written."""
 
+import copy
+
+from ..context import Context
 from .module import Module
 
 
@@ -46,6 +49,15 @@ class Copied(Module):
             return _part, (self._origin.top(), self._path)
         state = {path: module._values() for path, module in self._own()}
         return _made, (type(self), self._origin, self._path), state
+
+    def __deepcopy__(self, memo):
+        """A copy in the context of the module. A pickle is loaded into the context of the thread instead."""
+        make, arguments, *states = self.__reduce__()
+        with Context._of(self._root._world):
+            other = memo[id(self)] = make(*copy.deepcopy(arguments, memo))
+            for state in states:
+                other.__setstate__(copy.deepcopy(state, memo))
+        return other
 
     def _values(self):
         """The mode, the tensors and the other attributes of this module itself."""
