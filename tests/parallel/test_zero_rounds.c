@@ -175,7 +175,8 @@ START_TEST(ranks_go_on_after_a_failure) {
 END_TEST
 
 /* A rank fails before the gather that follows a step. The others cannot read values of different steps before they
- * recover, nor after their first attempt has reported the failure. */
+ * recover, nor after their first attempt has reported the failure. Not so over NCCL: a gather is only queued there, so
+ * after the failure the values count as gathered. */
 static tg_status gather_alone(void *arg, tg_ctx *ctx, tg_comm *world) {
     double x[ALL];
     tg_parallel *p = tg_parallel_new(world, NULL);
@@ -197,7 +198,7 @@ static tg_status gather_alone(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(tg_parallel_recover(p));
     RUN(tg_flat_gather(m.flat));
     RUN(read_all(&m, x));
-    EXPECT(ctx, reported && refused);
+    EXPECT(ctx, reported && (refused || ranks_on_gpus()));
     model_close(&m);
     tg_tape_free(t);
     tg_parallel_free(p);

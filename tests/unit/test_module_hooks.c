@@ -239,7 +239,7 @@ START_TEST(a_function_inside_may_reset_the_tape) {
     const int64_t numbers[] = {1, 2, 3};
     begin();
     tg_module *m = tg_gpt_new(ctx, TG_GPT(.vocab = 5, .layers = 1, .heads = 2, .hidden = 8, .positions = 8));
-    tg_module_replace(m, "transformer.ln_f", tg_nn_function(ctx, "resets", resets_first));
+    tg_module_free(tg_module_replace(m, "transformer.ln_f", tg_nn_function(ctx, "resets", resets_first)));
     tg_tensor *ids = tg_from_host(ctx, TG_I64, TG_SHAPE(1, 3), numbers);
     tg_gpt_loss(m, t, ids, ids, TG_LOSS_MEAN);
     tg_ctx_clear(ctx);

@@ -45,11 +45,11 @@ static const tg_nccl_call *oldest(const tg_nccl_group *g) {
     return NULL;
 }
 
-/* Returns the first call that other ranks have yet to make, if the compute stream waits for this call or for a later
- * call of the group. Returns NULL if there is no such call. */
+/* Returns the first call that other ranks have yet to make, if the host waits for the device, and the compute stream
+ * waits for this call or for a later call of the group. Returns NULL if there is no such call. */
 static const tg_nccl_call *awaited(const tg_nccl_group *g) {
     const tg_nccl_call *first = NULL;
-    for (const tg_nccl_call *c = g->first; c; c = c->next) {
+    for (const tg_nccl_call *c = g->awaits_nccl ? NULL : g->first; c; c = c->next) {
         if (!first && c->host_request) first = c;
         if (first && c->ordered) return first;
     }
@@ -100,7 +100,12 @@ static tg_status poll_call(tg_nccl_group *g, const tg_nccl_call *c, double waite
     return g->self->ctx->run.status;
 }
 
-tg_status tg_nccl_poll_group(tg_nccl_group *g, double waited) { return poll_call(g, NULL, waited); }
+tg_status tg_nccl_poll_group(tg_nccl_group *g, double waited) {
+    g->awaits_nccl = true;
+    tg_status s = poll_call(g, NULL, waited);
+    g->awaits_nccl = false;
+    return s;
+}
 
 tg_status tg_nccl_poll(tg_cuda_poller *w, double waited) {
     const double period = 0.001;

@@ -59,6 +59,7 @@ struct tg_nccl_group {
     bool borrows_host; /* the caller of tg_comm_nccl_new owns host */
     ncclComm_t comm;   /* NULL: not created yet, aborted or destroyed */
     ncclComm_t part;   /* while the group is split off: where a thread of NCCL writes the communicator (split_all) */
+    bool awaits_nccl; /* the host waits until NCCL has taken a call, and not for the device */
     cudaStream_t stream;
     uint64_t sequence;          /* number of collectives so far */
     tg_nccl_call *first, **end; /* calls in flight, in the order of their start */
