@@ -74,12 +74,12 @@ TG_API tg_status tg_scope_close(tg_tape *t, tg_tensor *const *outputs, int n);
  * the close of the scope in which the lease was made, or by a reset of the tape.
  *
  * The context usually has one buffer for each name and dtype, which it keeps when a lease ends and reuses for the next
- * lease of that name and dtype. A buffer grows but never shrinks. While a work (work.h) reads the buffer, later writes
- * on the device wait for the work, or else tg_lease itself does.
+ * lease of that name and dtype. A buffer grows but never shrinks. If a work (work.h) still reads the buffer, later
+ * operations of the device wait for it or, where that is not possible, tg_lease waits.
  *
- * If a lease of that name and dtype is still open on the same tape, the call fails with TG_ERR_STATE; the message names
- * both callers. If the open lease is on another tape, as on the outer tape of a recomputation, or if only tg_keep holds
- * the bytes of an ended one, the call leases another buffer. tg_memory_report lists them all. */
+ * If a lease of that name and dtype is still open on the same tape, the call fails with TG_ERR_STATE; the message
+ * names both callers. If the open lease is on another tape, as on the outer tape of a recomputation, or if a tensor of
+ * tg_keep still holds the bytes, the call leases another buffer. tg_memory_report lists all buffers. */
 TG_API tg_tensor *tg_lease(tg_tape *t, const char *name, tg_dtype dtype, tg_shape shape);
 /* Sets whether later nodes are timed; off by default. tg_tape_dump (explain.h) shows the times. */
 TG_API void tg_tape_set_timing(tg_tape *t, bool on);
@@ -95,7 +95,7 @@ typedef tg_status (*tg_fn)(void *state, tg_tape *t, tg_tensor *const *in, int n_
 
 /* A packer: callbacks that store saved tensors in another form until backward needs them, for example on the host or in
  * fewer bits. The x of a callback is a one-dimensional tensor of all elements of a storage, and is valid only during
- * the callback. A storage is the memory that a tensor and its views share. Their shapes may differ from that of x. */
+ * the callback. A storage is the memory that a tensor and its views share. Those may have other shapes. */
 typedef struct tg_pack_ops {
     size_t size;
     /* Stores what unpack will need, and sets *packed to it. *packed is NULL at the call. If pack leaves it NULL, or

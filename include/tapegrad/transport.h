@@ -51,8 +51,8 @@ typedef struct tg_comm_ops {
     /* true: works only with memory that the host can read and write. Calls on tensors of other devices then fail with
      * TG_ERR_DEVICE. */
     bool host;
-    /* true: the transport never moves data, for example because the other ranks do not exist (tg_comm_plan_new). If
-     * there are several ranks, tg_comm_split fails (other functions use slot split); tg_comm_recover does nothing. */
+    /* true: the transport never moves data, for example because the other ranks do not exist (tg_comm_plan_new). With
+     * several ranks tg_comm_split fails, but tg_parallel_new calls slot split. tg_comm_recover does nothing. */
     bool silent;
     /* true: calls are queued on the device like kernels. `wait` and `drop` then return as soon as the call is queued,
      * and work that is queued later sees its result. For a barrier, however, `wait` returns only when every rank has
@@ -113,7 +113,7 @@ typedef struct tg_comm_ops {
     tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size);
     /* Advances pending calls, and must not block. The library calls poll on the host communicator of an NCCL
      * communicator (tg_comm_nccl_new), while this rank's thread waits for the GPU or for NCCL. `waited` is the number
-     * of seconds so far, or negative once the wait has ended. A failed wait may end with abort instead of such a call.
+     * of seconds so far, or negative once the wait has ended. After a failed wait the library may call abort instead.
      * `request` is the call on this communicator that the awaited work depends on; NULL if there is none. poll fails if
      * the group has failed, or if `request` can no longer finish. May be NULL. */
     tg_status (*poll)(tg_ctx *ctx, void *state, void *request, double waited);
