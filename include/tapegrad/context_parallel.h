@@ -89,8 +89,8 @@ typedef struct tg_context_attention_opts {
  * tg_attention hold then: kind, inner and cut_as_one are ignored, and neither placements nor multiples of 2n are
  * required.
  *
- * If a query's keys are computed in several parts, the results of the parts are merged in float32 (float64 for float64),
- * in a fixed order, which depends on the rank, on n and on `kind`. Every kind can be part of a captured step.
+ * If a query's keys are computed in several parts, their results are merged in float32 (float64 for float64), in a
+ * fixed order, which depends on the rank, on n and on `kind`. Every kind can be part of a captured step.
  *
  * Derivatives that are recorded as ops gather the whole sequence on every rank: those of tg_grad with create_graph
  * (backward.h), and of tg_jvp and tg_hvp (derivatives.h). They fail with TG_ERR_UNSUPPORTED if there is dropout, or if
