@@ -494,6 +494,8 @@ START_TEST(a_load_between_forward_and_backward_is_named) {
         ck_assert_int_eq(map ? tg_lm_map(&lm, 1, dir) : tg_lm_load(&lm, 1, dir), TG_OK);
         tg_backward(t, loss);
         ck_assert_msg(strstr(tg_ctx_message(ctx), map ? "tg_lm_map" : "tg_lm_load"), "%s", tg_ctx_message(ctx));
+        tg_tape_free(t);
+        tg_module_free(lm);
         tg_ctx_free(ctx);
     }
     remove_directory(dir);
