@@ -175,10 +175,11 @@ START_TEST(ranks_go_on_after_a_failure) {
 END_TEST
 
 /* A rank fails before the gather that follows a step. The others cannot read values of different steps before they
- * recover, nor after their first attempt has reported the failure. Not so over NCCL: a gather is only queued there, so
- * after the failure the values count as gathered. */
+ * recover, nor after their first attempt has reported the failure. Not so over NCCL: the calls of a step are only queued
+ * there, so the failure may end any of them, and after it the values count as gathered. */
 static tg_status gather_alone(void *arg, tg_ctx *ctx, tg_comm *world) {
     double x[ALL];
+    if (ranks_on_gpus()) return TG_OK;
     tg_parallel *p = tg_parallel_new(world, NULL);
     tg_tape *t = tg_tape_new(ctx);
     model m = model_open(ctx, p, &divided);
@@ -198,7 +199,7 @@ static tg_status gather_alone(void *arg, tg_ctx *ctx, tg_comm *world) {
     RUN(tg_parallel_recover(p));
     RUN(tg_flat_gather(m.flat));
     RUN(read_all(&m, x));
-    EXPECT(ctx, reported && (refused || ranks_on_gpus()));
+    EXPECT(ctx, reported && refused);
     model_close(&m);
     tg_tape_free(t);
     tg_parallel_free(p);
