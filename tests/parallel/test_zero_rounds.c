@@ -175,8 +175,8 @@ START_TEST(ranks_go_on_after_a_failure) {
 END_TEST
 
 /* A rank fails before the gather that follows a step. The others cannot read values of different steps before they
- * recover, nor after their first attempt has reported the failure. Not so over NCCL: the calls of a step are only queued
- * there, so the failure may end any of them, and after it the values count as gathered. */
+ * recover, nor after their first attempt has reported the failure. Not so over NCCL: the calls of a step are only
+ * queued there, so the failure may end any of them, and after it the values count as gathered. */
 static tg_status gather_alone(void *arg, tg_ctx *ctx, tg_comm *world) {
     double x[ALL];
     if (ranks_on_gpus()) return TG_OK;
