@@ -35,6 +35,7 @@ void tg_conversion_close(tg_conversion *c) {
 static tg_status add_param(tg_conversion *c, int i) {
     const char *path;
     const tg_tensor *p = tg_module_param(c->lm, i, &path);
+    if (!tg_ok(c->plan)) return tg_fail(c->ctx, tg_ctx_status(c->plan), "%s", tg_ctx_message(c->plan));
     const tg_shape stored = tg_weight_shape(c->lm, p, path);
     tg_shape own = tg_shape_make(p->ndim, p->shape);
     own.dim[0] = tg_weight_rows(c->lm, p, path);
