@@ -265,7 +265,7 @@ static void release_parts(tg_ctx *ctx) {
         if (ctx->part[i].ops && ctx->part[i].ops->release) ctx->part[i].ops->release(ctx, ctx->part[i].state);
 }
 
-/* Abandons the works that nobody has waited for, also those that fill a pinned storage. One that cannot be aborted is
+/* Abandons the works that were not waited for, also those that fill a pinned storage. One that cannot be aborted is
  * waited for. */
 static void end_works(tg_ctx *ctx) {
     for (tg_work *w; (w = ctx->works);) {

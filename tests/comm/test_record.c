@@ -66,9 +66,9 @@ static tg_status numbered(void *arg, tg_ctx *ctx, tg_comm *c, world_end *end) {
     if (me == 1) return TG_OK;
     tg_comm_barrier(c);
     const char *message = tg_ctx_message(ctx);
-    bool told = strstr(message, "call 4 of group \"world\"") && strstr(message, "barrier(), call 3 of world");
+    bool reported = strstr(message, "call 4 of group \"world\"") && strstr(message, "barrier(), call 3 of world");
     tg_ctx_clear(ctx);
-    EXPECT(ctx, told);
+    EXPECT(ctx, reported);
     return TG_OK;
 }
 

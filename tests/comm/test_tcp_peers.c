@@ -224,7 +224,7 @@ START_TEST(a_rank_that_is_turned_away_comes_again) {
 }
 END_TEST
 
-/* Rank 0 of three, which says that rank 1 listens on a port on which nobody does. */
+/* Rank 0 of three, which says that rank 1 listens on a port on which no process does. */
 static void *send_a_dead_address(void *arg) {
     const int fd = *(int *)arg;
     struct sockaddr_in dead = loopback(free_port());
