@@ -39,9 +39,8 @@ class Command:
         return [sys.executable, str(ROOT / "bench/peer.py"), self.program, *self.options, *tuned]
 
     def environment(self):
-        """The caller's environment without the variables that make OpenBLAS choose other kernels."""
-        env = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
-        return env | {"LD_PRELOAD": jemalloc(), "MALLOC_CONF": KEEP_PAGES} if self.peer == "tuned" else env
+        tuned = {"LD_PRELOAD": jemalloc(), "MALLOC_CONF": KEEP_PAGES} if self.peer == "tuned" else {}
+        return os.environ | tuned
 
 
 def command(program, peer="", build="", **options):

@@ -60,22 +60,26 @@ def parse():
     return options
 
 
-# For each --isa, what PyTorch's own kernels, oneDNN and MKL may use, so that like is compared with like.
+# For each --isa, what PyTorch's own kernels, oneDNN, MKL and OpenBLAS may use, so that like is compared with like.
 PEERS_ISA = {
-    "portable": ("default", "SSE41", "SSE4_2"),
-    "avx2": ("avx2", "AVX2", "AVX2"),
-    "avx512": ("avx512", "AVX512_CORE", "AVX512"),
-    "avx512_bf16": ("avx512", "AVX512_CORE_BF16", "AVX512"),
+    "portable": ("default", "SSE41", "SSE4_2", "Nehalem"),
+    "avx2": ("avx2", "AVX2", "AVX2", "Haswell"),
+    "avx512": ("avx512", "AVX512_CORE", "AVX512", "SkylakeX"),
+    "avx512_bf16": ("avx512", "AVX512_CORE_BF16", "AVX512", "Cooperlake"),
 }
 
 
 def limit_peers(isa):
-    """Sets the variables for peers, in the environment that they inherit. Returns what the report says of it."""
+    """Sets the variables for peers, in the environment that they inherit, and removes those of the caller that make
+    OpenBLAS choose other kernels. Returns what the report says of it."""
+    for name in [name for name in os.environ if name.startswith("OPENBLAS_")]:
+        del os.environ[name]
     if isa not in PEERS_ISA:
         return ""
-    own, onednn, mkl = PEERS_ISA[isa]
-    os.environ |= {"ATEN_CPU_CAPABILITY": own, "ONEDNN_MAX_CPU_ISA": onednn, "MKL_ENABLE_INSTRUCTIONS": mkl}
-    return f", oneDNN with {onednn}"
+    own, onednn, mkl, openblas = PEERS_ISA[isa]
+    os.environ |= {"ATEN_CPU_CAPABILITY": own, "ONEDNN_MAX_CPU_ISA": onednn, "MKL_ENABLE_INSTRUCTIONS": mkl,
+                   "OPENBLAS_CORETYPE": openblas}
+    return f", oneDNN with {onednn}, OpenBLAS for {openblas}"
 
 
 def isa(options):
