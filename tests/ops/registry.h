@@ -68,18 +68,19 @@ static inline bool in_share(const char *name, uint64_t i) {
 /* The long suite includes slow samples. Programs in tests/parallel run those of several ranks. */
 static inline bool small(const tg_sample *s) { return !s->bench && s->ranks <= 1 && (!s->slow || getenv("TG_LONG")); }
 
-/* Returns along how many directions the derivatives of a sample are compared (tg_gradcheck_opts). 0 means element by
- * element. Directions are for slow samples with so many elements that to change each of them would take hours; if the
- * sample is kinked, though, every direction leads over some kink. */
-static inline int directions(const tg_sample *s) {
-    enum { MANY = 1000, DIRECTIONS = 32 };
+/* Along how many directions the derivatives of a large sample are compared (tg_gradcheck_opts). */
+enum { DIRECTIONS = 32 };
+
+/* Returns whether a sample has so many elements that to change each of them would take too long. */
+static inline bool is_large(const tg_sample *s) {
+    enum { MANY = 1000 };
     int64_t elements = 0;
     for (int k = 0; k < s->n_in; k++) {
         int64_t n = s->input[k].kind == TG_SAMPLE_FLOAT;
         for (int d = 0; d < s->input[k].shape.ndim; d++) n *= s->input[k].shape.dim[d];
         elements += n;
     }
-    return s->slow && !s->kinked && elements > MANY ? DIRECTIONS : 0;
+    return s->slow && elements > MANY;
 }
 
 /* ---- One run ---- */

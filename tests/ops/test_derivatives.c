@@ -153,11 +153,14 @@ static void check_second(tally *y, tg_ctx *ctx, const tg_op *op, int i) {
             in[n + k] = noise(ctx, r.roots[k]);
             tg_set_requires_grad(in[n + k], true);
         }
+        /* In a kinked sample too: every direction of the inputs leads over some kink, and is not compared, but those of
+         * the cotangents lead over none. */
+        int directions = is_large(s) ? DIRECTIONS : 0;
         tg_status got = TG_OK;
         if (any_second(&r, t, in, n + r.n_roots))
             got = tg_gradcheck(
                 t, gradients, &r, in, n + r.n_roots, r.n_in, &result,
-                TG_GRADCHECK(.eps = 1e-5, .atol = 1e-6, .rtol = 1e-5, .projections = directions(s), .no_extras = true,
+                TG_GRADCHECK(.eps = 1e-5, .atol = 1e-6, .rtol = 1e-5, .projections = directions, .no_extras = true,
                              .name = op->name));
         verdict(y, got == TG_OK, op, s, "second derivative: %s", tg_ctx_message(ctx));
         drop_all(in + n, r.n_roots);

@@ -73,7 +73,9 @@ static void check_refused(tally *y, tg_ctx *ctx, const tg_op *op, int i, tg_dtyp
 static void check_gradient(tally *y, tg_ctx *ctx, const tg_op *op, int i, int64_t *elements) {
     const tg_sample *s = tg_sample_at(op, i);
     tg_gradcheck_info r = TG_GRADCHECK_INFO();
-    tg_status status = tg_gradcheck_op(ctx, op, i, &r, TG_GRADCHECK(.projections = directions(s)));
+    /* In a kinked sample every direction leads over some kink, so it is compared element by element. */
+    int directions = is_large(s) && !s->kinked ? DIRECTIONS : 0;
+    tg_status status = tg_gradcheck_op(ctx, op, i, &r, TG_GRADCHECK(.projections = directions));
     verdict(y, status == TG_OK, op, s, "%s", r.failed ? r.report : tg_ctx_message(ctx));
     verdict(y, status != TG_OK || r.worst <= 1, op, s,
             "off by %.3g tolerances, within the error estimate of the differences", r.worst);
