@@ -28,9 +28,9 @@ extern "C" {
 /* How the ranks exchange what attention needs. n is the number of ranks, h the number of heads of q, and g that of k
  * and v. Results and gradients of all kinds are equal up to rounding. */
 typedef enum tg_cp_kind {
-    /* Keys and values travel around a ring of the ranks, in n - 1 messages. While a rank computes with those of one
-     * rank, those of the next one arrive. Backward sends keys and values around again, and the gradients of keys and
-     * values after them, in float32 (float64 for float64). A rank keeps only its own keys and values for backward. (Liu
+    /* Keys and values travel around a ring of the ranks, in n - 1 messages. While a rank computes with one
+     * rank's keys and values, the next rank's arrive. Backward sends keys and values around again, and their gradients
+     * after them, in float32 (float64 for float64). A rank keeps only its own keys and values for backward. (Liu
      * et al., arXiv 2310.01889.) */
     TG_CP_RING,
     /* All ranks gather all keys and values: first the chunks of the first half of the sequence, then those of the
@@ -47,7 +47,7 @@ typedef enum tg_cp_kind {
     TG_CP_HIERARCHY,
 } tg_cp_kind;
 
-/* Options of tg_context_attention. b, h, dk and n are as in its comment. Queries i and keys j are numbered along
+/* Options of tg_context_attention. b, c, h, dk and n are as in its comment. Queries i and keys j are numbered along
  * the whole sequence. */
 typedef struct tg_context_attention_opts {
     size_t size;
@@ -65,7 +65,7 @@ typedef struct tg_context_attention_opts {
     /* As in tg_attention: [h], the same on every rank of c. If it needs a gradient, it must be R on the axis of c, else
      * R or I. NULL: none. */
     tg_tensor *sink;
-    /* Packed sequences: int64 [m + 1] with b = 1, I or R on the axis of c. Sequence i begins at row starts[i] of the
+    /* Packed sequences: int64 [m + 1], I or R on the axis of c, with b = 1. Sequence i begins at row starts[i] of the
      * packed sequence before the cut, and ends before row starts[i + 1]; it is empty if the two are equal. The first
      * entry must be 0, and the last the number of all rows. No entry may be less than the one before it, and all must
      * be multiples of 2n. NULL: one sequence. */
@@ -89,7 +89,7 @@ typedef struct tg_context_attention_opts {
  * tg_attention hold then: kind, inner and cut_as_one are ignored, and neither placements nor multiples of 2n are
  * required.
  *
- * If a query's keys are computed in several parts, their results are merged in float32 (float64 for float64), in a
+ * If a query attends to its keys in several parts, the results are merged in float32 (float64 for float64), in a
  * fixed order, which depends on the rank, on n and on `kind`. Every kind can be part of a captured step.
  *
  * Derivatives that are recorded as ops gather the whole sequence on every rank: those of tg_grad with create_graph
@@ -112,7 +112,7 @@ TG_API tg_tensor *tg_context_attention(tg_tape *t, tg_tensor *q, tg_tensor *k, t
 /* Lists the rows that rank `rank` of n ranks has of a packed sequence in which each sequence is cut by itself. A
  * program can then load only these rows. starts [m + 1] says where the m sequences begin, as in
  * tg_context_attention_opts. Writes starts[m] / n row numbers to rows[], in the order in which the rank has the rows.
- * For one sequence of s rows, and with cut_as_one, pass {0, s} and m = 1.
+ * For one sequence of s rows, or with cut_as_one, pass {0, s} and m = 1.
  *
  * With n = 1 any lengths are allowed, and the rows are all rows in order. Fails with TG_ERR_ARGUMENT if a pointer is
  * NULL, if m or n is less than 1, or if rank is not in [0, n). Fails with TG_ERR_DATA if starts[0] is not 0, if the

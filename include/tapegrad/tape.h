@@ -27,8 +27,8 @@ TG_API void tg_tape_free(tg_tape *t);
  * with TG_ERR_STATE. On device "cuda" a reset reports an error that kernels have found in data (TG_ERR_DATA). */
 TG_API void tg_tape_reset(tg_tape *t);
 /* Releases, as tg_release does, each result and leaf of the tape that the program does not hold (tg_hold). A released
- * tensor ends as soon as no node needs it, and a node ends with its results. The call also releases tensors for which
- * tg_release cannot be called: those that layers and recomputed functions made on the tape for themselves.
+ * tensor ends once no node needs it, and a node once all its results have ended. The call also releases tensors for
+ * which tg_release cannot be called: those that layers and recomputed functions made on the tape for themselves.
  *
  * The call is for programs that hold (tg_hold) every handle that they will still use, as bindings do. It takes time in
  * proportion to the number of the tape's handles, so call it, for example, whenever that number has doubled since the
@@ -95,7 +95,7 @@ typedef tg_status (*tg_fn)(void *state, tg_tape *t, tg_tensor *const *in, int n_
 
 /* A packer: callbacks that store saved tensors in another form until backward needs them, for example on the host or in
  * fewer bits. The x of a callback is a one-dimensional tensor of all elements of a storage, and is valid only during
- * the callback. A storage is the memory that a tensor and its views share. Those may have other shapes. */
+ * the callback. A storage is the memory that a tensor and its views, of any shapes, share. */
 typedef struct tg_pack_ops {
     size_t size;
     /* Stores what unpack will need, and sets *packed to it. *packed is NULL at the call. If pack leaves it NULL, or
@@ -108,9 +108,9 @@ typedef struct tg_pack_ops {
      * TG_ERR_CALLBACK. Required. */
     tg_status (*unpack)(void *user, void *packed, tg_tensor *x);
     /* Frees packed. The library calls drop once for each *packed that is not NULL, when unpack will not be called for
-     * it any more: for example when backward has passed the last node that saved x, when the memory of x is freed, or
-     * when the program calls tg_keep for x, and at the latest when the tape is reset or freed. If another tape still
-     * uses x when the tape is reset or freed, the library calls unpack first. May be NULL. */
+     * it any more: for example when backward has passed the last node that saved the storage, when the storage is
+     * freed, or when the program keeps one of its tensors (tg_keep), and at the latest when the tape is reset or freed.
+     * A reset or free calls unpack first if another tape still uses the storage. May be NULL. */
     void (*drop)(void *user, void *packed);
     void *user; /* must stay valid while the packer is set, and after that until the tape is reset or freed */
 } tg_pack_ops;

@@ -52,7 +52,8 @@ typedef struct tg_comm_ops {
      * TG_ERR_DEVICE. */
     bool host;
     /* true: the transport never moves data, for example because the other ranks do not exist (tg_comm_plan_new). With
-     * several ranks tg_comm_split fails, but tg_parallel_new calls slot split. tg_comm_recover does nothing. */
+     * several ranks tg_comm_split fails, as no colors can be exchanged; tg_parallel_new works. tg_comm_recover does
+     * nothing. */
     bool silent;
     /* true: calls are queued on the device like kernels. `wait` and `drop` then return as soon as the call is queued,
      * and work that is queued later sees its result. For a barrier, however, `wait` returns only when every rank has
@@ -67,9 +68,9 @@ typedef struct tg_comm_ops {
      * that identifies the call until drop. Leaves it NULL if the call is already done, or if start fails.
      *
      * The memory of the call stays valid until drop returns. If the ranks make different calls, the call must fail on
-     * all of them, here or in `wait`, before data moves. A send and its receive must have equal dtypes and counts. In
-     * other calls the kind, dtype, count, op and root, and the sizes of the parts, must be equal as far as the kind has
-     * them. In an all-to-all sizes may differ, but send[r] of this rank must be recv[this rank] of rank r. */
+     * all of them, here or in `wait`, before data moves. A send and its receive must have equal dtypes and counts.
+     * Other calls must have the same kind; the same dtype, op and root if the kind has them; and the same sizes of the
+     * parts, or count if there are none. In an all-to-all only send[r] and rank r's recv[this rank] must be equal. */
     tg_status (*start)(tg_ctx *ctx, void *state, const tg_transfer *call, void **request);
     /* Advances the call. Returns true if the call is done or has failed; `wait` then returns its status. */
     bool (*test)(tg_ctx *ctx, void *state, void *request);
@@ -113,7 +114,7 @@ typedef struct tg_comm_ops {
     tg_status (*recover)(tg_ctx *ctx, void *state, int *rank, int *size);
     /* Advances pending calls, and must not block. The library calls poll on the host communicator of an NCCL
      * communicator (tg_comm_nccl_new), while this rank's thread waits for the GPU or for NCCL. `waited` is the number
-     * of seconds so far, or negative once the wait has ended. After a failed wait the library may call abort instead.
+     * of seconds so far. It is negative in one last call after the wait; if the wait fails, abort may come instead.
      * `request` is the call on this communicator that the awaited work depends on; NULL if there is none. poll fails if
      * the group has failed, or if `request` can no longer finish. May be NULL. */
     tg_status (*poll)(tg_ctx *ctx, void *state, void *request, double waited);
