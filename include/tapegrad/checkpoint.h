@@ -70,8 +70,8 @@ TG_API tg_status tg_checkpoints_keep(tg_checkpoints *c, int n);
  * Each rank writes its parts to a file whose name begins with "rank-NNNNN". If several ranks have the same part, as
  * data-parallel ranks do, only one of them writes it. The bytes are balanced: if two ranks have the same parts, what
  * they write differs by at most the size of the largest part. Rank 0 also writes index.json, the index of all files. No
- * bytes of tensors move between ranks. The format is described in src/checkpoint/state_index.h. Directories of earlier
- * versions can be loaded.
+ * bytes of tensors move between ranks. The format is described in src/checkpoint/state/state_index.h. Directories of
+ * earlier versions can be loaded.
  *
  * A parameter that ranks share (tg_share in parallel.h) is saved once, and so is its state in an optimizer. The ranks
  * that share it are its owners. The state has it under the keys of the first owner, and all owners read it. Each owner

@@ -12,7 +12,7 @@
 #include "autograd/hooks.h"
 #include "autograd/saved_tensors.h"
 #include "autograd/targets.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/os.h"
 #include "placement/rule.h"
 

@@ -4,7 +4,7 @@
 #include <tapegrad/backward.h>
 
 #include "autograd/apply.h"
-#include "core/capture.h"
+#include "core/capture/capture.h"
 #include "kernels/scalar.h"
 #include "placement/rule.h"
 

@@ -1,12 +1,12 @@
 /* Tensors that nodes save for backward: checks that they are unchanged, releases them, and packs them until backward
  * reads them. The caller's functions pack and unpack (tg_tape_pack). The bytes of a packed storage are discarded; the
- * storage's refill function (core/storage.h) unpacks them. */
+ * storage's refill function (core/memory/storage.h) unpacks them. */
 #include "autograd/saved_tensors.h"
 
 #include "base/callback.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
-#include "core/capture.h"
+#include "core/capture/capture.h"
 
 /* ---- Checks and release ---- */
 

@@ -1,5 +1,5 @@
 /* Operations that are not allowed while a step is recorded for replay (tg_graph_new). The recorded step itself is in
- * core/capture.c. */
+ * core/capture/capture.c. */
 #ifndef TG_RECORDING_H
 #define TG_RECORDING_H
 

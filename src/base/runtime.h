@@ -11,7 +11,7 @@
 
 #include <tapegrad/device.h>
 
-#include "base/heap.h"
+#include "base/memory/heap.h"
 #include "base/private_api.h"
 #include "base/recording.h"
 

@@ -1,7 +1,7 @@
 /* The values of sample inputs: numbers of a random generator that does not use the context's random streams, so that
  * they depend only on a seed. */
 #include "catalog/sample_values.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 #include <math.h>
 

@@ -4,7 +4,7 @@
 
 #include "autograd/gradients.h"
 #include "catalog/sample_values.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 /* ---- Layouts ---- */
 

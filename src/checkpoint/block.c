@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 
 /* ---- Making ---- */
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <tapegrad/checkpoint.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "checkpoint/directory.h"
 #include "io/file.h"
 

@@ -2,7 +2,7 @@
  * missing or unknown. */
 #include <stdio.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 #include "base/text.h"
 #include "checkpoint/shards.h"

@@ -1,7 +1,7 @@
 /* tg_module_save: writes a module's state dict to one safetensors file. */
 #include <tapegrad/checkpoint.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "io/safetensors.h"
 #include "nn/module.h"
 #include "placement/shard_index.h"

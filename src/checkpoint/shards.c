@@ -1,12 +1,12 @@
 /* The list of sharded state: tensors that are saved and loaded together, under keys that name the global tensors. */
-#include "checkpoint/save.h"
+#include "checkpoint/save/save.h"
 
 #include <stdio.h>
 #include <tapegrad/parallel.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
-#include "core/rehome.h"
+#include "core/tensor/rehome.h"
 #include "placement/placing.h"
 
 tg_shards *tg_shards_new(const tg_parallel *p) {

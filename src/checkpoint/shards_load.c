@@ -6,12 +6,12 @@
 #include <tapegrad/optim.h>
 #include <tapegrad/parallel.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 #include "base/text.h"
 #include "comm/comm.h"
-#include "checkpoint/state_index.h"
-#include "core/rehome.h"
+#include "checkpoint/state/state_index.h"
+#include "core/tensor/rehome.h"
 #include "core/work.h"
 #include "kernels/scalar.h"
 

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "core/rehome.h"
+#include "core/tensor/rehome.h"
 #include "nn/module.h"
 
 static tg_status enter(const tg_shards *s) { return s ? s->ctx->run.status : TG_ERR_ARGUMENT; }

@@ -1,9 +1,9 @@
 /* Adds the state of optimizers, and averages, to the list of sharded state. */
 #include <stdio.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "checkpoint/shards.h"
-#include "core/rehome.h"
+#include "core/tensor/rehome.h"
 #include "optim/average.h"
 #include "optim/optim.h"
 

@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <tapegrad/parallel.h>
 
-#include "base/host_memory.h"
-#include "core/capture.h"
-#include "core/rng.h"
+#include "base/memory/host_memory.h"
+#include "core/capture/capture.h"
+#include "core/random/rng.h"
 #include "comm/comm.h"
-#include "checkpoint/state_index.h"
+#include "checkpoint/state/state_index.h"
 
 static const tg_axis axes[] = {TG_TP, TG_PP, TG_ETP, TG_EP};
 /* A row has AXES positions and the WORDS numbers of a state: seed, stream, counter. DIGITS is the number of characters

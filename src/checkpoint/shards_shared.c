@@ -2,7 +2,7 @@
  * the first owner, whichever owner writes them (save_deal.c). The other owners find these keys here. */
 #include "checkpoint/shards.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "comm/comm.h"
 #include "placement/placing.h"
 

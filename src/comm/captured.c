@@ -3,9 +3,9 @@
  * replay also starts one call without data (TG_REPLAY in comm.h), which is recorded and compared between ranks. So a
  * rank that replays a different step, or none, is reported like a rank that makes a different call, or none, and the
  * deadline applies. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
-#include "core/capture.h"
+#include "core/capture/capture.h"
 #include "comm/comm.h"
 
 /* One group that the captured step uses: what is compared of its calls, and the state of its replay. */

@@ -1,7 +1,7 @@
 /* Communicators: construction, splitting, recovery and freeing. The collectives over them are in dispatch.c. */
 #include "comm/comm.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
 #include "core/work.h"
 

@@ -1,7 +1,7 @@
 /* Dispatch: checks, records, counts and starts every collective, and implements the works that collectives return. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
-#include "core/capture.h"
+#include "core/capture/capture.h"
 #include "core/work.h"
 #include "comm/comm.h"
 

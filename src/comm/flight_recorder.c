@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "comm/flight_recorder.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 #include <time.h>
 

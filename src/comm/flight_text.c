@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <unistd.h>
 
-#include "base/named_site.h"
+#include "base/sites/named_site.h"
 #include "base/text.h"
 #include "comm/flight_recorder.h"
 #include "comm/comm.h"

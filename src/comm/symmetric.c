@@ -2,8 +2,8 @@
  * allocated. Ranks that share an address space use each other's blocks directly. A transport may offer windows, which
  * are memory that is registered on all ranks. On other transports a symmetric buffer has 0 bytes, and the caller works
  * without it. */
-#include "base/device_memory.h"
-#include "base/host_memory.h"
+#include "base/memory/device_memory.h"
+#include "base/memory/host_memory.h"
 #include "comm/comm.h"
 #include "comm/symmetric.h"
 
@@ -22,8 +22,8 @@ static bool shares_memory(const tg_comm *c) {
     return !strcmp(transport, "self") || (c->ctx->host && !strcmp(transport, "threads"));
 }
 
-/* Returns a scratch buffer (core/scratch.h) for a new symmetric buffer: one that a freed symmetric buffer no longer
- * uses, or else a new one. Returns NULL after recording the error. */
+/* Returns a scratch buffer (core/memory/scratch.h) for a new symmetric buffer: one that a freed symmetric buffer no
+ * longer uses, or else a new one. Returns NULL after recording the error. */
 static tg_buffer *buffer_of(tg_ctx *ctx) {
     for (tg_buffer *b = ctx->buffers; b; b = b->next)
         if (b->ended && !b->open) {

@@ -4,7 +4,7 @@
 
 #include <tapegrad/comm.h>
 
-#include "core/scratch.h"
+#include "core/memory/scratch.h"
 
 struct tg_symmetric {
     tg_ctx *ctx;

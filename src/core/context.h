@@ -7,8 +7,8 @@
 
 #include <tapegrad/capture.h>
 
-#include "core/keys.h"
-#include "core/tensor.h"
+#include "core/random/keys.h"
+#include "core/tensor/tensor.h"
 
 typedef struct tg_graph tg_graph;
 
@@ -19,8 +19,8 @@ typedef struct tg_host_chunk {
     max_align_t slots[];
 } tg_host_chunk;
 
-/* Memory that the ranks of one machine share. The heap of a context on the CPU takes its segments (base/heap.h) from
- * here, and from the device's slot alloc when this memory is full. It is not the arena of a captured step. */
+/* Memory that the ranks of one machine share. The heap of a context on the CPU takes its segments (base/memory/heap.h)
+ * from here, and from the device's slot alloc when this memory is full. It is not the arena of a captured step. */
 typedef struct tg_arena {
     void *(*take)(struct tg_arena *a, size_t bytes, size_t align); /* returns NULL if it is full */
     bool (*owns)(const struct tg_arena *a, const void *p);

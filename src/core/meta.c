@@ -1,7 +1,7 @@
 /* Device "meta": a run on it makes the same calls, allocations and accounting as a real run, but has no bytes. Its
  * segments are addresses that nothing dereferences. The heap cuts blocks from them exactly as from real memory. Its
  * kernels do nothing. */
-#include "core/memory_report.h"
+#include "core/memory/memory_report.h"
 
 static tg_status meta_open(tg_ctx *ctx, void **dev) {
     (void)ctx;

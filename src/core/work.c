@@ -2,7 +2,7 @@
  * later work after them, and ends them. */
 #include "core/work.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 tg_work *tg_work_new(tg_ctx *ctx, const tg_work_ops *ops, void *self) {
     if (!tg_ok(ctx)) return NULL;

@@ -8,7 +8,7 @@
 #include <tapegrad/parallel.h>
 #include <tapegrad/placement.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 /* The loader that a failed creation returns. */
 static const tg_loader inert = {.ctx = (tg_ctx *)&tg_dead_ctx};

@@ -5,9 +5,9 @@
 #include <tapegrad/metrics.h>
 #include <tapegrad/ops.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "comm/comm.h"
-#include "core/capture.h"
+#include "core/capture/capture.h"
 #include "kernels/scalar.h"
 #include "placement/placing.h"
 #include "tape/tape.h"

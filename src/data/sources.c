@@ -4,7 +4,7 @@
 #include <tapegrad/data.h>
 #include <tapegrad/parallel.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 #include "data/loader.h"
 #include "io/safetensors.h"

@@ -2,7 +2,7 @@
 #include <tapegrad/explain.h>
 
 #include "base/text.h"
-#include "core/memory_report.h"
+#include "core/memory/memory_report.h"
 
 static void json_categories(const int64_t *bytes, char *buf, size_t n, size_t *at) {
     for (int i = 0; i < TG_MEM_CATEGORIES; i++)

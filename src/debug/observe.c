@@ -6,10 +6,10 @@
 #include "autograd/grad_sink.h"
 #include "autograd/gradients.h"
 #include "base/callback.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
 #include "placement/grid.h"
-#include "core/capture.h"
+#include "core/capture/capture.h"
 #include "debug/tensor_stats.h"
 
 /* Text for an error message. It is short enough for the message of a context. */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/options.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
 #include "core/context.h"
 #include "debug/number_text.h"

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include <tapegrad/explain.h>
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 #include "autograd/gradients.h"
 

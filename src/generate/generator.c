@@ -1,5 +1,5 @@
 /* Creates and frees generators: checks of arguments, and memory. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 #include "generate/generator.h"
 

@@ -6,7 +6,7 @@
 #include <tapegrad/tokenizer.h>
 
 #include "generate/sampling.h"
-#include "models/lm.h"
+#include "models/lm/lm.h"
 
 /* ---- Samples ---- */
 

@@ -1,5 +1,5 @@
 /* The text of a sample: what the decoder makes of its tokens, up to the first stop string. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "generate/generator.h"
 #include "text/tokenizer.h"
 

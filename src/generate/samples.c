@@ -1,7 +1,7 @@
 /* The samples of a call: their tokens, log-probabilities and ends. */
 #include <math.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "generate/generator.h"
 
 /* ---- Memory ---- */

@@ -2,7 +2,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 #include "core/context.h"
 #include "generate/sampling.h"

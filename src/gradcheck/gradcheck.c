@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "gradcheck/gradcheck.h"
 #include "autograd/gradients.h"
 

@@ -4,7 +4,7 @@
 #define TG_GRADCHECK_IMPL_H
 
 #include "gradcheck/difference.h"
-#include "core/rng.h"
+#include "core/random/rng.h"
 #include "autograd/backward.h"
 
 typedef struct tg_check_run {

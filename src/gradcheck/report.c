@@ -5,7 +5,7 @@
 
 #include <tapegrad/gradcheck.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 #include "base/text.h"
 #include "gradcheck/difference.h"

@@ -3,7 +3,7 @@
  * TG_GRAD_ADD must add. Nothing but gradients may change. */
 #include <math.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "gradcheck/gradcheck.h"
 #include "autograd/gradients.h"
 

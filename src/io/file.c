@@ -9,7 +9,7 @@
 
 #include "io/file.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 /* ---- Default slots of tg_file_ops: the system calls ---- */
 

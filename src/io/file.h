@@ -1,10 +1,10 @@
 /* File access. The library reads and writes the program's files with these functions, except for files that are mapped
- * (core/mapping.h). Tests can make each call of a slot of tg_file_ops fail. Error messages quote paths as the caller
- * gave them. */
+ * (core/memory/mapping.h). Tests can make each call of a slot of tg_file_ops fail. Error messages quote paths as the
+ * caller gave them. */
 #ifndef TG_FILE_H
 #define TG_FILE_H
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/private_api.h"
 #include "core/context.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <tapegrad/io.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 enum { JSON_LIMIT = 16 << 20 };
 

@@ -3,7 +3,7 @@
  * stream in the order of NAME.bin. Opening checks the whole index, in pieces, so it takes no memory of its size. */
 #include <stdio.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "io/tokens.h"
 
 enum { HEADER = TG_MEGATRON_HEADER, AT_ONCE = 1024 }; /* AT_ONCE: entries of a table that are read at once */

@@ -1,7 +1,7 @@
 /* Tensors without bytes. */
 #include "io/outlines.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 /* Sizes of the arrays; never 0, so that an array of no elements is not a failed allocation. */
 static size_t bytes_of(const tg_outlines *o, size_t element) { return (size_t)o->n * element + 1; }

@@ -1,7 +1,7 @@
 /* Opens safetensors files, lists their tensors, and reads them. */
 #include "io/safetensors.h"
-#include "base/host_memory.h"
-#include "core/mapping.h"
+#include "base/memory/host_memory.h"
+#include "core/memory/mapping.h"
 #include "core/work.h"
 #include "kernels/scalar.h"
 

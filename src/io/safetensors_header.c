@@ -3,7 +3,7 @@
  * It does not use the JSON library, for three reasons. The grammar has just three levels. A general JSON tree needs
  * up to a hundred bytes for each byte of a malicious header; this parser needs a few. Its errors give the offset of the
  * wrong byte in the file. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
 #include "io/safetensors.h"
 

@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/mapping.h"
+#include "core/memory/mapping.h"
 #include "io/safetensors.h"
 
 /* Returns whether x can have the file's own bytes: the same dtype and shape, at least one element, all in order, at an

@@ -1,6 +1,6 @@
 /* Reads a part of a tensor from a safetensors file. Only the bytes of the part are read. They are collected in a
  * temporary tensor first, so that an error leaves the destination as it was. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "io/safetensors.h"
 #include "kernels/scalar.h"
 

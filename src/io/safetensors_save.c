@@ -1,9 +1,9 @@
 /* Writes safetensors files. The header is formatted twice, first to learn its length. Space for it is left at the
  * start of the file. The data are written after that space, in pieces. The header with the checksums is written
  * last. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
-#include "core/mapping.h"
+#include "core/memory/mapping.h"
 #include "io/safetensors.h"
 #include "kernels/scalar.h"
 

@@ -1,7 +1,7 @@
 /* Writes Megatron-LM's indexed datasets: the tokens as they come, and the index at the end. */
 #include "io/tokens.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 enum { CONTEXT = 1, LAST = 2, BUFFER = 1 << 16 }; /* LAST: the sequence ends its document */
 

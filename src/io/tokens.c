@@ -1,7 +1,7 @@
 /* Token streams: bytes of text, raw little-endian ids, or Megatron-LM's indexed datasets. */
 #include "io/tokens.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 static const char *const format_names[] = {"text", "u16", "u32", "megatron"};
 static const int format_widths[] = {1, 2, 4, 0}; /* bytes per token; 0 means that the index says it */

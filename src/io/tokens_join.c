@@ -1,7 +1,7 @@
 /* Joins several token streams into one: which part has a token, and how the parts are closed. */
 #include "io/tokens.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 /* Returns the index of the first element of `part` that is part[i]. */
 static int first_of(tg_tokens *const *part, int i) {

@@ -2,7 +2,7 @@
 #ifndef TG_COMPOSED_PARTS_H
 #define TG_COMPOSED_PARTS_H
 
-#include "base/device_memory.h"
+#include "base/memory/device_memory.h"
 #include "base/dtype.h"
 #include "base/runtime.h"
 #include "kernels/composed.h"

@@ -1,7 +1,7 @@
 /* Generation with a key-value cache. Each call of tg_gpt_next appends the next tokens of each sequence to the cache,
  * and returns the logits of the token after them. */
-#include "base/host_memory.h"
-#include "models/lm.h"
+#include "base/memory/host_memory.h"
+#include "models/lm/lm.h"
 #include "tape/tape.h"
 
 /* ---- The cache ---- */

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "base/options.h"
-#include "models/model_files.h"
+#include "models/files/model_files.h"
 #include "tape/tape.h"
 
 /* ---- Configs ---- */

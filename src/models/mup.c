@@ -2,7 +2,7 @@
  * width of a model, so that learning rates that are tuned on a narrow model are right for a wide one. */
 #include <math.h>
 
-#include "models/lm.h"
+#include "models/lm/lm.h"
 
 double tg_mup_width(const tg_lm_config *c) { return c->mup_base > 0 ? (double)c->hidden / c->mup_base : 1; }
 

@@ -1,5 +1,5 @@
 /* Documents that are packed into sequences: positions that begin anew with each document, and attention within each. */
-#include "models/lm.h"
+#include "models/lm/lm.h"
 #include "tape/tape.h"
 
 static tg_status check_positions(const tg_module *lm, tg_tensor *positions, int64_t b, int64_t s, const char *what) {

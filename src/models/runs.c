@@ -1,9 +1,9 @@
 /* A forward over runs: tokens of sequences of different lengths, one after the other. Norms, MLPs and projections see
  * one long sequence of a batch of 1. Only positions and attention know which tokens belong together, so no token is
  * padding, and a run's numbers do not depend on the other runs. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "kernels/scalar.h"
-#include "models/lm.h"
+#include "models/lm/lm.h"
 #include "ops/common/op.h"
 #include "tape/tape.h"
 

@@ -1,5 +1,5 @@
 /* Convolution layers in one and two dims. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 #include "base/text.h"
 #include "nn/layer.h"

@@ -3,7 +3,7 @@
  * outputs. */
 #include <tapegrad/ops.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
 #include "nn/module.h"
 #include "tape/tape.h"

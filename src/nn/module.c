@@ -2,7 +2,7 @@
  * and replaces children. */
 #include "nn/module.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 
 static const tg_module inert = {.ctx = (tg_ctx *)&tg_dead_ctx};

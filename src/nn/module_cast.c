@@ -1,8 +1,8 @@
 /* Casts modules: the floating-point parameters and buffers of a module, except those that are to keep their dtype, get
  * another dtype under the same handles. If one of them cannot be cast, none is. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/recording.h"
-#include "core/retype.h"
+#include "core/tensor/retype.h"
 #include "nn/module.h"
 
 /* A tensor that is cast, and its values in the new dtype. */

@@ -1,6 +1,6 @@
 /* Hooks on modules: added, removed, and run before and after each run of a module's forward. */
 #include "base/callback.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "nn/module.h"
 #include "tape/tape.h"
 

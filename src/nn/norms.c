@@ -1,5 +1,5 @@
 /* Norm layers: layer, RMS, group and batch norm. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
 #include "nn/layer.h"
 

@@ -4,10 +4,10 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 #include "base/text.h"
-#include "nn/init.h"
+#include "nn/init/init.h"
 #include "nn/layer.h"
 #include "tape/tape.h"
 

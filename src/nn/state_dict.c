@@ -1,7 +1,7 @@
 /* The state dict: the parameters and buffers of a module and of all modules in it, with their paths. */
 #include <stdio.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "nn/module.h"
 
 void tg_module_reset_cursors(tg_module *m) {

@@ -1,5 +1,5 @@
 /* Layers without parameters: dropout, and functions as modules. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
 #include "nn/layer.h"
 

@@ -4,8 +4,8 @@
 #include <math.h>
 
 #include "autograd/gradients.h"
-#include "base/host_memory.h"
-#include "core/rehome.h"
+#include "base/memory/host_memory.h"
+#include "core/tensor/rehome.h"
 #include "kernels/scalar.h"
 #include "optim/optim.h"
 

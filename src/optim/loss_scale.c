@@ -5,7 +5,7 @@
 #include <tapegrad/ops.h>
 
 #include "base/options.h"
-#include "core/capture.h"
+#include "core/capture/capture.h"
 #include "kernels/scalar.h"
 #include "optim/optim.h"
 #include "tape/tape.h"

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "autograd/gradients.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 #include "optim/optim.h"
 

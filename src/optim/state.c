@@ -1,5 +1,5 @@
 /* The list of the tensors of an optimizer's state, which checkpoints save. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "optim/optim.h"
 
 /* Returns state tensor k of a parameter, and its name: those of the method, then the master. Sets *x to NULL past the

@@ -2,8 +2,8 @@
 #include <math.h>
 
 #include "autograd/gradients.h"
-#include "core/mapping.h"
-#include "core/rehome.h"
+#include "core/memory/mapping.h"
+#include "core/tensor/rehome.h"
 #include "kernels/composed.h"
 #include "kernels/scalar.h"
 #include "optim/optim.h"

@@ -2,7 +2,7 @@
  * rates and the count of steps. The host reads a number back only if the caller asks for it. */
 #include <math.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "optim/optim.h"
 
 /* Creates a tensor of n doubles; NULL after an error. */

@@ -5,10 +5,10 @@
  * one (etp, ep, edp, pp). Both must give every rank the same pipeline. */
 #include <stdio.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 #include "base/text.h"
-#include "core/rng.h"
+#include "core/random/rng.h"
 #include "parallel/parallel.h"
 #include "placement/rule.h"
 

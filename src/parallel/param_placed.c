@@ -1,7 +1,7 @@
 /* tg_param_new_placed: creates this rank's part of a parameter from its global shape and placements. */
 #include <math.h>
 
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 #include "parallel/parallel.h"
 #include "placement/draws.h"
 #include "placement/placing.h"

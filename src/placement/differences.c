@@ -1,6 +1,6 @@
 /* Finds out how tensors or numbers differ between ranks. The ranks exchange hashes of the bytes. */
 #include "base/hash.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 #include <math.h>
 #include <stdio.h>

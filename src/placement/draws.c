@@ -4,7 +4,7 @@
  * Adjacent dims that are contiguous in the global tensor are merged into one digit. */
 #include "placement/draws.h"
 
-#include "core/rng.h"
+#include "core/random/rng.h"
 #include "kernels/philox.h"
 #include "placement/rule.h"
 #include "tape/call.h"

@@ -1,7 +1,7 @@
 /* The grid of a context: creation, clearing and freeing. src/parallel/groups.c fills it in. */
 #include "placement/grid.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "placement/placing.h"
 
 const tg_grid tg_no_grid = {.size = {1, 1, 1, 1, 1, 1, 1, 1}};

@@ -1,7 +1,7 @@
 /* Placements: interning, comparison, the dual placement of a gradient, the chunks of shards, and text. */
 #include "placement/placing.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Roles and linear sets of an op, from which the rule derives placements: what infer states, and what the op's
  * family fills in. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "placement/draws.h"
 #include "placement/rule.h"
 #include "tape/call.h"

@@ -78,7 +78,7 @@ static void check_forks(tg_ctx *ctx, const tg_recompute_params *p, int before) {
             left > 0 ? "forks" : "joins", tg_count(abs(left), "time").text, left > 0 ? "joins" : "forks");
 }
 
-/* Does the same for open keys (core/keys.h). */
+/* Does the same for open keys (core/random/keys.h). */
 static void check_keys(tg_ctx *ctx, const tg_recompute_params *p, int before) {
     int left = ctx->keys.opens - before;
     if (!left) return;

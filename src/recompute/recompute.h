@@ -6,7 +6,7 @@
 
 #include <tapegrad/recompute.h>
 
-#include "core/rng.h"
+#include "core/random/rng.h"
 
 /* The params of a node that stands for a function call. */
 typedef struct tg_recompute_params {

@@ -5,7 +5,7 @@
  * Restoring runs each function for the second time, on a separate tape. The backward of the function's node later goes
  * through that tape, so each function runs only twice. The restored results use the bytes of the second run; they are
  * not copied. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 
 #include <tapegrad/backward.h>
 

@@ -2,7 +2,7 @@
  * a group. Each rank keeps only its part of the elements. Reading the input in the second run gathers the parts. */
 #include <tapegrad/comm.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "placement/rule.h"
 #include "recompute/recompute.h"
 

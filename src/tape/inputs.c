@@ -1,8 +1,8 @@
 /* Leaves that a tape makes with bytes of their own: copies of the caller's values, and random numbers. */
 #include <tapegrad/inputs.h>
 
-#include "core/capture.h"
-#include "core/rng.h"
+#include "core/capture/capture.h"
+#include "core/random/rng.h"
 #include "tape/tape.h"
 
 /* Makes a leaf with undefined values. Returns NULL after recording the error. */

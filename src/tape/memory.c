@@ -1,7 +1,7 @@
 /* The memory of a tape: slabs of slots for handles, and chunks for nodes, shapes, params, scopes and lists. A reset
  * frees all of it at once, except the slots of held handles. The memory of what ends before a reset is used again for
  * what the tape makes next. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "core/context.h"
 #include "tape/tape.h"
 

@@ -3,7 +3,7 @@
  * The outputs of a node are used by the program, until it gives them up, and by the nodes that have them as inputs. A
  * node whose outputs nothing uses ends: no backward can reach it. Its inputs then have one user less, so further nodes
  * may end. A leaf's node ends if the leaf was given up and no other node uses it. */
-#include "core/handles.h"
+#include "core/tensor/handles.h"
 #include "tape/tape.h"
 
 #include <tapegrad/handles.h>

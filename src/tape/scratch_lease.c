@@ -1,7 +1,7 @@
 /* tg_lease: tensors on named scratch buffers, which stay with the context between their leases (docs/design.md,
  * promise 11). */
 #include "base/text.h"
-#include "core/scratch.h"
+#include "core/memory/scratch.h"
 #include "tape/call.h"
 
 /* Sets the fields of b that describe what leases it: the running op, or else the call at `site`. */

@@ -3,8 +3,8 @@
 #include <tapegrad/source.h>
 
 #include "base/hash.h"
-#include "base/host_memory.h"
-#include "base/named_site.h"
+#include "base/memory/host_memory.h"
+#include "base/sites/named_site.h"
 #include "tape/tape.h"
 
 /* The places that a tape has been given: a hash table with open addressing. Its capacity is 0 or a power of two. */

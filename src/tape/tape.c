@@ -1,7 +1,7 @@
 /* The tape: its creation and release, its leaves and its scopes. */
 #include "tape/call.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
 
 /* ---- Creation, reset, release ---- */

@@ -8,9 +8,9 @@
 /* ---- Memory ---- */
 
 /* A slot has two positions for a handle, which are used alternately: each reset of the tape switches to the other.
- * Position 0 is at the start of the slot. Position 1 is one tombstone (core/tensor.h) further. So a handle of the
- * previous step has another address than any handle of this step. The tombstone of the ended handle says that it has
- * ended, and lies in bytes that this step's handle does not use:
+ * Position 0 is at the start of the slot. Position 1 is one tombstone (core/tensor/tensor.h) further. So a handle of
+ * the previous step has another address than any handle of this step. The tombstone of the ended handle says that it
+ * has ended, and lies in bytes that this step's handle does not use:
  *
  *     offset in tombstones:       0         | 1         | 2     | 3 ..
  *     this handle at position 0:  tombstone | other     | the rest ..

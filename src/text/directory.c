@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include <stdio.h>
 
-#include "text/load.h"
+#include "text/load/load.h"
 
 typedef struct reading {
     tg_tokenizer *k;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/runtime.h"
 
 /* Bytes that another object owns. */

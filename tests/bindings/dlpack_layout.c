@@ -1,6 +1,6 @@
 /* The library's structs of DLPack have the layout and the numbers of DLPack's own header, and a program may include
  * both headers. Compiled only; -DDLPACK_H='<ATen/dlpack.h>' names DLPack's header. */
-#include "core/dlpack.h"
+#include "core/tensor/dlpack.h"
 #include DLPACK_H
 
 #define SAME_PLACE(ours, theirs, member) \

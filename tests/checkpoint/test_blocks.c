@@ -1,5 +1,5 @@
 /* Blocks of global tensors: their text, what two have in common, and holes, against a brute-force count of elements. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "checkpoint/block.h"
 #include "check_main.h"
 #include "core/context.h"

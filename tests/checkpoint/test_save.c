@@ -7,7 +7,7 @@
 #include <tapegrad/io.h>
 #include <tapegrad/ranks.h>
 
-#include "checkpoint/state_index.h"
+#include "checkpoint/state/state_index.h"
 #include "state.h"
 
 /* ---- Who writes what ---- */

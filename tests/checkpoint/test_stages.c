@@ -4,7 +4,7 @@
 #include <tapegrad/io.h>
 #include <tapegrad/ranks.h>
 
-#include "checkpoint/state_index.h"
+#include "checkpoint/state/state_index.h"
 #include "state.h"
 
 /* ---- What stages have: w0 the first, w1 the second, w2 both, and the state of AdamW ---- */

@@ -234,6 +234,7 @@ END_TEST
 static tg_status integers(void *arg, tg_ctx *ctx, tg_comm *c) {
     (void)arg;
     static const tg_dtype dtypes[] = {TG_I64, TG_I32, TG_U8, TG_I8, TG_I16, TG_U16, TG_U32, TG_U64};
+    bool nccl = !strcmp(tg_comm_transport(c), "nccl");
     tg_tape *t = tg_tape_new(ctx);
     double v[12];
     for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++) {
@@ -243,6 +244,7 @@ static tg_status integers(void *arg, tg_ctx *ctx, tg_comm *c) {
         tg_write_f64(x, mine, 6);
         tg_read_f64(tg_gather_from(t, x, 1, c), v, 12);
         for (int i = 0; i < 12; i++) EXPECT(ctx, v[i] == 10 * (i % 6 / 3) + i / 6 * 3 + i % 3);
+        if (nccl && tg_dtype_bits(dtypes[k]) == 16) continue; /* NCCL moves them, but does not reduce them */
         tg_read_f64(tg_reduce_from_tp(t, x, c), v, 6);
         for (int i = 0; i < 6; i++) EXPECT(ctx, v[i] == 10 + 2 * i);
         tg_read_f64(tg_all_reduce_max(t, x, c), v, 6);

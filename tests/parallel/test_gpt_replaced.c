@@ -4,7 +4,7 @@
 #include <tapegrad/gpt.h>
 
 #include "lm_cases.h"
-#include "models/lm.h"
+#include "models/lm/lm.h"
 
 enum { VOCAB = 24, POSITIONS = 6, LENGTH = 5 };
 

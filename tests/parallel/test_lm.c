@@ -1,6 +1,6 @@
 /* Language models: layouts and parts, the loss of given logits, attention's backends, multi-token prediction, and
  * groups of learning rates. */
-#include "models/lm.h"
+#include "models/lm/lm.h"
 
 #include "lm_cases.h"
 

@@ -7,7 +7,7 @@
 #include <tapegrad/io.h>
 
 #include "lm_cases.h"
-#include "models/lm.h"
+#include "models/lm/lm.h"
 #include "unit/io_fixture.h"
 
 /* ---- Directories ---- */

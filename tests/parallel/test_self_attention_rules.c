@@ -1,6 +1,6 @@
 /* The rules of tg_nn_self_attention: which options and calls are refused, positions of packed sequences, what the ranks
  * send, and the names of the parameters. */
-#include "models/heads.h"
+#include "models/layers/heads.h"
 #include "parallel/self_attention_cases.h"
 
 #define MADE(...) tg_module_free(tg_nn_self_attention(p, HIDDEN, TG_SELF_ATTENTION(.heads = HEADS, __VA_ARGS__)))

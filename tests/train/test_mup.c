@@ -8,7 +8,7 @@
 #include <tapegrad/tensor_parallel.h>
 
 #include "check_main.h"
-#include "models/lm.h"
+#include "models/lm/lm.h"
 
 enum {
     LAYERS = 2,

@@ -5,7 +5,7 @@
 
 #include "world.h"
 
-#include "core/dlpack.h"
+#include "core/tensor/dlpack.h"
 #include "counted_allocator.h"
 
 typedef struct exported {

@@ -1,6 +1,6 @@
 /* Captured modules as parts of other modules: how they are printed and found, and what tells their children apart. */
 #include "captured_mixer.h"
-#include "nn/captured.h"
+#include "nn/captured/captured.h"
 
 START_TEST(a_default_dtype_is_the_contexts) {
     begin();

@@ -1,7 +1,7 @@
 /* Captured modules: a module with graphs for each slot computes the bits of the module that it holds, whatever is in
  * flight, and says what it cannot do. On the CPU, which records nothing, the same calls give the same numbers. */
 #include "captured_mixer.h"
-#include "nn/captured.h"
+#include "nn/captured/captured.h"
 
 enum { MICROS = 5, STEPS = 3, FLOATS = N * OUT + N * C + 1 };
 

@@ -10,7 +10,7 @@
 #include "kernels/philox.h"
 #include "placement/draws.h"
 #include "placement/grid.h"
-#include "core/rng.h"
+#include "core/random/rng.h"
 
 enum { AXES = 3, MAX = 4096, SEED = 77 };
 

@@ -4,8 +4,8 @@
 #include <tapegrad/tensor.h>
 
 #include "check_main.h"
-#include "base/heap.h"
-#include "base/shadow.h"
+#include "base/memory/heap.h"
+#include "base/memory/shadow.h"
 #include "base/os.h"
 
 #define KIB ((size_t)1 << 10)

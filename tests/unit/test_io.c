@@ -1,6 +1,6 @@
 /* The file layer, JSON and token streams. */
 #define _GNU_SOURCE
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
 #include "io/json.h"
 #include "io/names.h"

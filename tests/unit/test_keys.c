@@ -14,7 +14,7 @@
 #include <tapegrad/recompute.h>
 
 #include "check_main.h"
-#include "core/rng.h"
+#include "core/random/rng.h"
 #include "counted_allocator.h"
 #include "on_device.h"
 

@@ -8,7 +8,7 @@
 #include <tapegrad/memory.h>
 #include <tapegrad/tapegrad.h>
 
-#include "base/system_memory.h"
+#include "base/memory/system_memory.h"
 #include "check_main.h"
 #include "on_device.h"
 

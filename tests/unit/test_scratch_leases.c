@@ -6,7 +6,7 @@
 #include <tapegrad/op.h>
 
 #include "check_main.h"
-#include "core/scratch.h"
+#include "core/memory/scratch.h"
 #include "core/work.h"
 #include "world.h"
 

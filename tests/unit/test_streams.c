@@ -7,7 +7,7 @@
 #include <tapegrad/recompute.h>
 
 #include "check_main.h"
-#include "core/rng.h"
+#include "core/random/rng.h"
 #include "unit/counted_allocator.h"
 
 static tg_ctx *new_ctx(void) { return tg_ctx_new(TG_CONFIG(.threads = 1, .seed = 3)); }

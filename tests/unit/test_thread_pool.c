@@ -11,7 +11,7 @@
 
 #include "check_main.h"
 #include "core/context.h"
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(TG_MEMCHECK)
 #define SANITIZED 1

@@ -1,7 +1,7 @@
 /* The calls of the NCCL transport from start to end, and the transport's table of functions. */
 #include <sched.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/os.h"
 #include "comm/nccl/nccl.h"
 

@@ -1,6 +1,6 @@
 /* Windows: memory that is registered with NCCL on all ranks of a communicator, so that collectives in this memory need
  * no copies. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "comm/nccl/nccl.h"
 
 struct tg_nccl_window {

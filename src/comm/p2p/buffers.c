@@ -1,5 +1,5 @@
 /* Sending and receiving through the message layer: buffers, and the messages in them. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "comm/p2p/buffers.h"
 #include "comm/p2p/group.h"
 

@@ -1,6 +1,6 @@
 /* Failures over the transport between nodes: how a group ends on this rank, how the members are notified, and what
  * this rank announces to all ranks about its own context. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
 #include "base/os.h"
 #include "comm/p2p/buffers.h"

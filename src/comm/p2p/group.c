@@ -1,5 +1,5 @@
 /* Groups of the transport between nodes: their keys, their memory, and messages that came before their group. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
 #include "comm/p2p/buffers.h"
 #include "comm/p2p/failure.h"

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/hash.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "comm/p2p/p2p.h"
 #include "comm/shm/shm.h"
 

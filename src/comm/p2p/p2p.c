@@ -1,5 +1,5 @@
 /* The functions of the transport's table, and its world communicator. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/os.h"
 #include "comm/p2p/buffers.h"
 #include "comm/p2p/failure.h"

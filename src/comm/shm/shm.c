@@ -2,7 +2,7 @@
  * communicator. */
 #include "comm/shm/shm.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/os.h"
 
 /* ---- Requests ---- */

@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <time.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "comm/tcp/tcp.h"
 
 /* ---- SIGPIPE ---- */

@@ -1,7 +1,7 @@
 /* The functions of the message layer (tg_p2p_ops): sends messages, and matches those that arrive with receives. */
 #include <stdio.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "comm/tcp/tcp.h"
 
 enum {

@@ -6,7 +6,7 @@
  * greeting of the rank that it wants, so another service that has the port receives no byte. An end that does not
  * answer with the name of the run receives nothing but the greeting. */
 #include "base/hash.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/os.h"
 #include "base/text.h"
 #include "comm/tcp/meet.h"

@@ -2,7 +2,7 @@
  * later. */
 #include <string.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/runtime.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/memory.h"

@@ -1,6 +1,6 @@
 /* Opens and closes the CUDA device of a context, and defines tg_cuda_device, the table of the functions that this
  * device provides. No other file of this folder calls this one. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/runtime.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/graphs.h"

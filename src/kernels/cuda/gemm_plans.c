@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/runtime.h"
 
 /* A hash table with open addressing. When it holds MOST_PLANS plans, all are dropped: a program with that many shapes

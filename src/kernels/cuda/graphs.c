@@ -3,7 +3,7 @@
  * make calls that a capture forbids. */
 #include "kernels/cuda/graphs.h"
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/runtime.h"
 
 struct tg_cuda_graph {

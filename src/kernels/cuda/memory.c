@@ -1,11 +1,11 @@
-/* Device memory and copies. The heap (base/heap.c) cuts blocks from the segments that are allocated here. It gives out
- * a freed block again at once. That is safe, because the users of the block are queued on one stream. A work on another
- * stream is ordered with that stream by events, or holds the block that it reads (tg_block_hold). */
+/* Device memory and copies. The heap (base/memory/heap.c) cuts blocks from the segments that are allocated here. It
+ * gives out a freed block again at once. That is safe, because the users of the block are queued on one stream. A work
+ * on another stream is ordered with that stream by events, or holds the block that it reads (tg_block_hold). */
 #include "kernels/cuda/memory.h"
 #include "kernels/cuda/streams.h"
 
-#include "base/device_memory.h"
-#include "base/host_memory.h"
+#include "base/memory/device_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/recording.h"
 #include "base/runtime.h"
 

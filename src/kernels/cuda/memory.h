@@ -1,4 +1,5 @@
-/* The CUDA device's memory: segments for the heap (base/heap.h), copies, pinned memory, and the error word (cuda.h). */
+/* The CUDA device's memory: segments for the heap (base/memory/heap.h), copies, pinned memory, and the error word
+ * (cuda.h). */
 #ifndef TG_CUDA_MEMORY_H
 #define TG_CUDA_MEMORY_H
 

@@ -1,7 +1,7 @@
 /* Check mode (tg_config.check): tg_grads_finalize compares the parameters whose placements say that they are equal on
  * all ranks of dp, or of edp for experts. Ops do not compare parameters on these axes, because the ranks may use
  * different parameters in a step; but all ranks call tg_grads_finalize. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "parallel/dp/grads.h"
 
 tg_status tg_grads_compare_params(const tg_parallel *p, tg_tensor *const *params, int n) {

@@ -13,7 +13,7 @@
 
 #include "base/options.h"
 #include "placement/rule.h"
-#include "core/capture.h"
+#include "core/capture/capture.h"
 #include "kernels/scalar.h"
 #include "parallel/dp/grads.h"
 #include "autograd/gradients.h"

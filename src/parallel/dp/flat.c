@@ -3,9 +3,9 @@
 
 #include "autograd/gradients.h"
 #include "autograd/hooks.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
-#include "core/rehome.h"
+#include "core/tensor/rehome.h"
 #include "parallel/dp/grads.h"
 
 /* ---- Checks ---- */

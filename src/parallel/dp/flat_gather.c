@@ -1,7 +1,7 @@
 /* Parameters that are divided over ranks (from zero 1 on): the leaves that have a rank's ranges of them, and the
  * gathers that bring the ranges of all ranks together again (zero 1 and 2). */
 #include "autograd/gradients.h"
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "parallel/dp/flat.h"
 #include "placement/placing.h"
 

@@ -8,8 +8,8 @@
  * arrives, in tg_grads_finalize, by a step of the optimizer (tg_range_wrote), and in tg_flat_gather and
  * tg_flat_set_whole. No op is running then that has the address of a parameter. */
 #include "autograd/gradients.h"
-#include "base/host_memory.h"
-#include "core/rehome.h"
+#include "base/memory/host_memory.h"
+#include "core/tensor/rehome.h"
 #include "core/work.h"
 #include "nn/module.h"
 #include "parallel/dp/flat.h"

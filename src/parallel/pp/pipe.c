@@ -1,6 +1,6 @@
 /* Creation and end of a pipe, and cleanup after a failed run. */
 #include <tapegrad/optim.h>
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 #include "comm/comm.h"
 #include "parallel/pp/pipe.h"

@@ -3,7 +3,7 @@
  * each other. */
 #include <math.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/runtime.h"
 #include "base/text.h"
 #include "parallel/pp/plan.h"

@@ -1,6 +1,6 @@
 /* A linear layer without tensor parallelism whose weight gradients wait in a list for tg_wgrads_run. A GPT made with
  * TG_GPT(.wgrad = TG_WGRAD_DEFERRED) uses it for weights that no axis shards. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "parallel/tp/layers.h"
 
 typedef struct deferred_linear {

@@ -1,7 +1,7 @@
 /* Lists of deferred weight gradients. Their products run when the caller has time for them, for example while a
  * pipeline stage is idle (Megatron-Core's defer_embedding_wgrad_compute). Each entry holds references to the input and
  * to the output gradient of its layer. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "parallel/tp/wgrads.h"
 
 #include "ops/linear.h"

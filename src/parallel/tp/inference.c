@@ -4,7 +4,7 @@
 #include <math.h>
 #include <tapegrad/megatron.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 #include "tape/tape.h"
 #include "comm/comm.h"

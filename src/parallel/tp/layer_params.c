@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "nn/init.h"
+#include "nn/init/init.h"
 #include "parallel/parallel.h"
 #include "placement/placing.h"
 

@@ -1,6 +1,6 @@
 /* The column layer with a norm in front (Megatron-Core's TELayerNormColumnParallelLinear), and the split of this layer
  * into two modules (tg_norm_linear_split). */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
 #include "kernels/scalar.h"
 #include "tape/tape.h"

@@ -1,6 +1,6 @@
 /* The MLP with a norm in front (Transformer Engine's LayerNormMLP): a norm and a column layer, an activation, and a row
  * layer. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 #include "base/text.h"
 #include "tape/tape.h"

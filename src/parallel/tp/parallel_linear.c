@@ -1,6 +1,6 @@
 /* Linear layers over shards: their parameters and placements, and one call with overrides
  * (tg_parallel_linear_apply). */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/text.h"
 #include "parallel/tp/layers.h"
 

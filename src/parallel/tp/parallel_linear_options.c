@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "nn/init.h"
+#include "nn/init/init.h"
 #include "placement/placing.h"
 #include "parallel/parallel.h"
 

@@ -1,6 +1,6 @@
 /* tg_module_set_symmetric: row layers that sum in symmetric memory while no gradients are recorded. All row layers of a
  * module that have one communicator share one block, because a layer needs it only during its forward. */
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "parallel/tp/layers.h"
 
 struct tg_symmetric_pool {

@@ -7,7 +7,7 @@
 #include "base/options.h"
 #include "base/text.h"
 #include "core/context.h"
-#include "text/template/characters.h"
+#include "text/template/values/characters.h"
 #include "text/template/template.h"
 
 /* What stands after the text that the model goes on with; the text is cut before it. transformers uses the same. */

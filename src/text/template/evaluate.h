@@ -2,7 +2,7 @@
 #ifndef TG_TEXT_TEMPLATE_EVALUATE_H
 #define TG_TEXT_TEMPLATE_EVALUATE_H
 
-#include "text/template/node.h"
+#include "text/template/parse/node.h"
 
 /* The variables that a block has set. A name that it has not set is looked up in the scopes around it. */
 typedef struct tpl_scope {

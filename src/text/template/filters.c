@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/runtime.h"
-#include "text/template/json.h"
-#include "text/template/literals.h"
+#include "text/template/values/json.h"
+#include "text/template/parse/literals.h"
 
 #define TPL_ROW(name, function, parameters, required) {name, parameters, required, tg_tpl_filter_##function},
 static const tpl_filter filters[] = {TPL_FILTER_LIST(TPL_ROW)};

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "text/template/filters.h"
-#include "text/template/strings.h"
+#include "text/template/values/strings.h"
 
 static tpl_value iterator_of(tpl_run *r) { return tg_tpl_list_new(r, TPL_ITERATOR); }
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/runtime.h"
 
 enum { CHUNK = 64 << 10 };

@@ -2,9 +2,9 @@
 #include <string.h>
 
 #include "base/runtime.h"
-#include "text/template/characters.h"
+#include "text/template/values/characters.h"
 #include "text/template/evaluate.h"
-#include "text/template/strings.h"
+#include "text/template/values/strings.h"
 
 /* Returns a string argument; NULL if the call does not give it, or gives None. */
 static tpl_text *text_or_null(tpl_run *r, tpl_value v, const char *who) {

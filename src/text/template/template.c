@@ -5,12 +5,12 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/host_memory.h"
+#include "base/memory/host_memory.h"
 #include "base/options.h"
 #include "base/text.h"
 #include "core/context.h"
 #include "io/json.h"
-#include "text/template/json.h"
+#include "text/template/values/json.h"
 
 static tpl_run run_new(tg_ctx *ctx) {
     return (tpl_run){.ctx = ctx, .name = "chat template", .memory = TPL_MEMORY, .steps = TPL_STEPS};

@@ -3,7 +3,7 @@
 
 #include "base/runtime.h"
 #include "text/template/evaluate.h"
-#include "text/template/strings.h"
+#include "text/template/values/strings.h"
 
 static bool leaves(tpl_run *r, tpl_value v, tpl_value by, int64_t rest) {
     return tg_tpl_equal(r, tg_tpl_arithmetic(r, '%', v, by), tg_tpl_int(rest));

@@ -1,9 +1,9 @@
 /* Filters whose result is a string. */
 #include <string.h>
 
-#include "text/template/characters.h"
+#include "text/template/values/characters.h"
 #include "text/template/filters.h"
-#include "text/template/strings.h"
+#include "text/template/values/strings.h"
 
 TPL_FILTER(upper) {
     (void)a, (void)c;
